@@ -1,0 +1,3 @@
+//! Runs a graph of jobs.
+
+pub mod process;

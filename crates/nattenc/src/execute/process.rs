@@ -1,0 +1,129 @@
+//! Starts processes; the only caller of `std::process`. Each child leads a process group of its own,
+//! has no standard input, and is ended with its whole group on interruption.
+
+use crate::failure::Failure;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// One command: an argv, never a shell string; `Display` is a line that can be pasted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandLine {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// The whole environment of the child: nothing is inherited.
+    pub env: BTreeMap<String, String>,
+    /// Working directory.
+    pub cwd: PathBuf,
+}
+
+/// Quotes a word for a POSIX shell where that is needed.
+pub fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=+:,@%^".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+impl std::fmt::Display for CommandLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cd {} && env -i", quote(&self.cwd.display().to_string()))?;
+        for (key, value) in &self.env {
+            write!(f, " {}", quote(&format!("{key}={value}")))?;
+        }
+        for word in &self.argv {
+            write!(f, " {}", quote(word))?;
+        }
+        Ok(())
+    }
+}
+
+/// How a child ended.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// Exit code; `None` where a signal ended it.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Standard output, then standard error as they came, lossily decoded. Separate in [`capture`].
+    pub output: String,
+    /// Standard output alone.
+    pub stdout: String,
+    /// Wall time.
+    pub wall: Duration,
+    /// CPU time, user and system, of the child and those it waited for.
+    pub cpu: Duration,
+    /// Largest resident set, bytes.
+    pub peak_memory: u64,
+}
+
+impl Finished {
+    /// Exit code 0.
+    pub fn success(&self) -> bool {
+        self.code == Some(0)
+    }
+}
+
+/// Runs `command` to its end, both outputs captured.
+/// Fails with class toolchain where the program cannot be started.
+pub fn capture(command: &CommandLine) -> anyhow::Result<Finished> {
+    run(command, None)
+}
+
+/// As [`capture`]; `started` is told the process group as soon as the child runs.
+#[expect(clippy::disallowed_methods, reason = "the one door to processes")]
+pub fn run(command: &CommandLine, started: Option<&dyn Fn(i32)>) -> anyhow::Result<Finished> {
+    let begin = Instant::now();
+    let program = command.argv.first().map_or("", String::as_str);
+    let mut child = Command::new(program)
+        .args(&command.argv[1..])
+        .env_clear()
+        .envs(&command.env)
+        .current_dir(&command.cwd)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(|e| {
+            Failure::toolchain(format!("cannot start {program:?}: {e}")).hint(format!("check that {program} exists and is executable"))
+        })?;
+    if let (Some(started), Ok(pid)) = (started, i32::try_from(child.id())) {
+        started(pid);
+    }
+    // Both pipes are drained at once: megabytes of noise on one must not block the other.
+    let err_pipe = child.stderr.take();
+    let reader = std::thread::spawn(move || drain(err_pipe));
+    let out = drain(child.stdout.take());
+    let err = reader.join().unwrap_or_default();
+    let used = wait4::Wait4::wait4(&mut child)?;
+    let stdout = String::from_utf8_lossy(&out).into_owned();
+    let output = stdout.clone() + &String::from_utf8_lossy(&err);
+    Ok(Finished {
+        code: used.status.code(),
+        signal: used.status.signal(),
+        output,
+        stdout,
+        wall: begin.elapsed(),
+        cpu: used.rusage.utime + used.rusage.stime,
+        peak_memory: used.rusage.maxrss,
+    })
+}
+
+fn drain<R: Read>(pipe: Option<R>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        let _ = pipe.read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+/// The file that `name` leads to in the directories of a PATH value, links resolved not.
+pub fn search(name: &str, path: &str) -> Option<PathBuf> {
+    path.split(':').filter(|d| !d.is_empty()).map(|d| Path::new(d).join(name)).find(|p| p.is_file())
+}

@@ -1,0 +1,216 @@
+//! The file functions of nattenc, whose errors name the path. The only user of `std::fs`.
+#![expect(clippy::disallowed_methods, reason = "the one door to the file system")]
+
+use crate::failure::{Class, Failure};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+fn failed(verb: &str, path: &Path, error: &std::io::Error) -> anyhow::Error {
+    let (class, hint) = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => (Class::Resource, "free space on that file system, or choose another directory".to_owned()),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            (Class::Config, format!("make {} writable, or choose another directory", path.display()))
+        }
+        _ => (Class::Config, format!("check that {} exists and can be used", path.display())),
+    };
+    Failure::new(class, format!("{}: cannot {verb}: {error}", path.display())).hint(hint).into()
+}
+
+/// The whole file.
+pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| failed("read", path, &e))
+}
+
+/// The whole file as UTF-8 text.
+pub fn read_text(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).map_err(|e| failed("read", path, &e))
+}
+
+/// The whole file, or `None` where there is none.
+pub fn read_if_exists(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(e) => Err(failed("read", path, &e)),
+    }
+}
+
+/// An open file to read from.
+pub fn open(path: &Path) -> anyhow::Result<File> {
+    File::open(path).map_err(|e| failed("open", path, &e))
+}
+
+/// A new or emptied file to write to.
+pub fn create(path: &Path) -> anyhow::Result<File> {
+    if let Some(parent) = path.parent() {
+        create_dir(parent)?;
+    }
+    File::create(path).map_err(|e| failed("create", path, &e))
+}
+
+/// A file opened for appending, created where there is none.
+pub fn open_append(path: &Path) -> anyhow::Result<File> {
+    if let Some(parent) = path.parent() {
+        create_dir(parent)?;
+    }
+    File::options().create(true).append(true).open(path).map_err(|e| failed("open", path, &e))
+}
+
+/// The directory and all above it.
+pub fn create_dir(path: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(path).map_err(|e| failed("create directory", path, &e))
+}
+
+/// Writes `bytes` whole or not at all: a temporary file beside `path`, synced, then renamed.
+pub fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    create_dir(parent)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".tmp-")
+        .tempfile_in(parent)
+        .map_err(|e| failed("write in", parent, &e))?;
+    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|e| failed("write", path, &e))?;
+    set_mode(file.path(), 0o644)?;
+    file.persist(path).map_err(|e| failed("write", path, &e.error))?;
+    Ok(())
+}
+
+/// Writes `bytes` only where the file does not hold them already; says whether it wrote.
+pub fn write_if_changed(path: &Path, bytes: &[u8]) -> anyhow::Result<bool> {
+    if read_if_exists(path)?.is_some_and(|old| old == bytes) {
+        return Ok(false);
+    }
+    write(path, bytes)?;
+    Ok(true)
+}
+
+/// Sets the permission bits.
+pub fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .map_err(|e| failed("set permissions of", path, &e))
+}
+
+/// Renames within one file system.
+pub fn rename(from: &Path, to: &Path) -> anyhow::Result<()> {
+    std::fs::rename(from, to).map_err(|e| failed(&format!("rename to {}", to.display()), from, &e))
+}
+
+/// Copies a file's bytes and permissions.
+pub fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if let Some(parent) = to.parent() {
+        create_dir(parent)?;
+    }
+    std::fs::copy(from, to).map_err(|e| failed(&format!("copy to {}", to.display()), from, &e))?;
+    Ok(())
+}
+
+/// Hard link where the file system allows it, else a copy.
+pub fn link_or_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if let Some(parent) = to.parent() {
+        create_dir(parent)?;
+    }
+    if std::fs::hard_link(from, to).is_err() {
+        remove_file(to)?;
+        copy(from, to)?;
+    }
+    Ok(())
+}
+
+/// A symbolic link at `at` that points to `target`; replaces one that is there.
+pub fn symlink(target: &Path, at: &Path) -> anyhow::Result<()> {
+    if let Some(parent) = at.parent() {
+        create_dir(parent)?;
+    }
+    remove_file(at)?;
+    std::os::unix::fs::symlink(target, at).map_err(|e| failed("create link", at, &e))
+}
+
+/// Removes a file; none there is success.
+pub fn remove_file(path: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(failed("remove", path, &e)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a directory tree; none there is success.
+pub fn remove_dir(path: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(failed("remove", path, &e)),
+        _ => Ok(()),
+    }
+}
+
+/// The entries of a directory, sorted by name.
+pub fn list(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(path).map_err(|e| failed("list", path, &e))?;
+    let mut paths = Vec::new();
+    for entry in entries {
+        paths.push(entry.map_err(|e| failed("list", path, &e))?.path());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The size of a file in bytes.
+pub fn size(path: &Path) -> anyhow::Result<u64> {
+    Ok(std::fs::metadata(path).map_err(|e| failed("stat", path, &e))?.len())
+}
+
+/// What identifies a file's bytes without reading them, for memoised digests only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Stamp {
+    /// Size in bytes.
+    pub size: u64,
+    /// Modification time, nanoseconds since the epoch.
+    pub mtime: i128,
+    /// Change time, nanoseconds since the epoch: no tool sets it back.
+    pub ctime: i128,
+    /// Inode number.
+    pub inode: u64,
+}
+
+/// The stamp of the file that `path` leads to.
+pub fn stamp(path: &Path) -> anyhow::Result<Stamp> {
+    use std::os::unix::fs::MetadataExt;
+    let m = std::fs::metadata(path).map_err(|e| failed("stat", path, &e))?;
+    let time = |s: i64, n: i64| i128::from(s) * 1_000_000_000 + i128::from(n);
+    Ok(Stamp { size: m.len(), mtime: time(m.mtime(), m.mtime_nsec()), ctime: time(m.ctime(), m.ctime_nsec()), inode: m.ino() })
+}
+
+/// The path with every symbolic link resolved.
+pub fn real_path(path: &Path) -> anyhow::Result<PathBuf> {
+    std::fs::canonicalize(path).map_err(|e| failed("resolve", path, &e))
+}
+
+/// The SHA-256 of a file, lowercase hex.
+pub fn sha256(path: &Path) -> anyhow::Result<String> {
+    use sha2::Digest;
+    let mut file = open(path)?;
+    let mut hasher = sha2::Sha256::new();
+    let mut buffer = vec![0u8; 1 << 18];
+    loop {
+        let n = file.read(&mut buffer).map_err(|e| failed("read", path, &e))?;
+        if n == 0 {
+            return Ok(hex(&hasher.finalize()));
+        }
+        hasher.update(&buffer[..n]);
+    }
+}
+
+/// The SHA-256 of bytes, lowercase hex.
+pub fn sha256_of(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    hex(&sha2::Sha256::digest(bytes))
+}
+
+/// Bytes as lowercase hex.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, b| {
+        let _ = write!(text, "{b:02x}");
+        text
+    })
+}

@@ -1,0 +1,18 @@
+//! nattenc builds NATTEN's CUDA kernels.
+#![forbid(unsafe_code)]
+
+pub mod catalog;
+pub mod cli;
+pub mod config;
+pub mod env;
+pub mod execute;
+pub mod failure;
+pub mod fetch;
+pub mod fs;
+pub mod generate;
+pub mod graph;
+pub mod link;
+pub mod package;
+pub mod plan;
+pub mod report;
+pub mod toolkit;
