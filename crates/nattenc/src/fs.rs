@@ -118,13 +118,18 @@ pub fn link_or_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A symbolic link at `at` that points to `target`; replaces one that is there.
+/// A symbolic link at `at` that points to `target`; replaces one that points elsewhere. Safe beside
+/// others that make the same link: there is no moment without it.
 pub fn symlink(target: &Path, at: &Path) -> anyhow::Result<()> {
-    if let Some(parent) = at.parent() {
-        create_dir(parent)?;
+    if std::fs::read_link(at).is_ok_and(|t| t == target) {
+        return Ok(());
     }
-    remove_file(at)?;
-    std::os::unix::fs::symlink(target, at).map_err(|e| failed("create link", at, &e))
+    let parent = at.parent().unwrap_or(Path::new("."));
+    create_dir(parent)?;
+    let dir = tempfile::Builder::new().prefix(".tmp-").tempdir_in(parent).map_err(|e| failed("write in", parent, &e))?;
+    let temporary = dir.path().join("link");
+    std::os::unix::fs::symlink(target, &temporary).map_err(|e| failed("create link", at, &e))?;
+    rename(&temporary, at)
 }
 
 /// Removes a file; none there is success.

@@ -127,3 +127,11 @@ fn drain<R: Read>(pipe: Option<R>) -> Vec<u8> {
 pub fn search(name: &str, path: &str) -> Option<PathBuf> {
     path.split(':').filter(|d| !d.is_empty()).map(|d| Path::new(d).join(name)).find(|p| p.is_file())
 }
+
+/// Ends a process group, at once and without asking: a compiler has nothing to save.
+pub fn end_group(leader: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(leader) {
+        // The group may be gone already, which is what was wanted.
+        let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+    }
+}

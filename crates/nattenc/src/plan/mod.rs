@@ -1,1 +1,580 @@
-//! (in work)
+//! What a build holds and what it leaves out, and why: sections, capabilities, units, kernels.
+//!
+//! Pure: from the configuration, a variant, a request and the kernel catalog to a [`Plan`]. No disk,
+//! clock, environment or process. Everything asked for that is not built is a [`Skip`] with a reason.
+
+pub mod capability;
+pub mod gencode;
+
+use crate::catalog::{Catalog, Family, Kernel};
+use crate::config::{CapabilityEntry, Config, Preset, Release, Section, Selector, Variant};
+use crate::failure::Failure;
+use capability::{Capability, CapabilityRequest, Suffix};
+use gencode::Gencode;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the command line narrows a build to. `None` and empty mean: everything.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// The preset whose bundle the other fields override.
+    pub preset: Option<String>,
+    /// Sections by name.
+    pub sections: Option<Vec<String>>,
+    /// Families by name.
+    pub families: Option<Vec<String>>,
+    /// Capabilities instead of those that build.toml lists.
+    pub capabilities: Option<Vec<CapabilityRequest>>,
+    /// Kernel selectors.
+    pub select: Vec<Selector>,
+}
+
+/// Whether a thing is in the build.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// It is compiled.
+    Build,
+    /// It is left out, for this reason.
+    Skip(String),
+}
+
+/// Something left out, with its reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skip {
+    /// What: `section hopper`, `capability blackwell/10.3a`, `family core/fmha`, `selected kernels`.
+    pub what: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A section with what was decided about its parts.
+#[derive(Debug, Clone)]
+pub struct SectionPlan {
+    /// Its name in build.toml.
+    pub name: String,
+    /// Every capability that was asked for.
+    pub capabilities: Vec<(CapabilityRequest, Decision)>,
+    /// Every family that the section lists.
+    pub families: Vec<(String, Decision)>,
+}
+
+impl SectionPlan {
+    /// The capabilities that are compiled.
+    pub fn built(&self) -> Vec<CapabilityRequest> {
+        self.capabilities.iter().filter(|(_, d)| *d == Decision::Build).map(|(c, _)| c.clone()).collect()
+    }
+}
+
+/// One translation unit to compile.
+#[derive(Debug, Clone)]
+pub struct UnitPlan {
+    /// `fna_011`.
+    pub name: String,
+    /// The section that it belongs to.
+    pub section: String,
+    /// Its family.
+    pub family: String,
+    /// The kernels that are rendered into it, upstream's order.
+    pub kernels: Vec<&'static Kernel>,
+    /// What it is compiled for: only gencodes that keep at least one kernel alive.
+    pub gencodes: Vec<Gencode>,
+    /// The section's own nvcc flags.
+    pub flags: Vec<String>,
+}
+
+impl UnitPlan {
+    /// `core/fna_011`, as logs and errors name it.
+    pub fn label(&self) -> String {
+        format!("{}/{}", self.section, self.name)
+    }
+}
+
+/// Kernels of the canonical rendering, by what became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counts {
+    /// Units of the canonical rendering of the families that are built.
+    pub canonical_units: usize,
+    /// Kernels of the canonical rendering of the families that are built.
+    pub canonical_kernels: usize,
+    /// Kernels that the selection left out.
+    pub unselected: usize,
+    /// Selected kernels that no planned capability can run.
+    pub dead: usize,
+    /// Kernels that are compiled.
+    pub live: usize,
+    /// (unit, gencode) pairs that are compiled.
+    pub pairs: usize,
+    /// (unit, gencode) pairs left out because none of the unit's kernels runs there.
+    pub dead_pairs: usize,
+}
+
+/// The whole decision.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The variant.
+    pub variant: String,
+    /// The toolkit release that it was planned for.
+    pub release: Release,
+    /// NATTEN's version.
+    pub natten: String,
+    /// How the request reads, for reasons: `preset starter`, or `the whole of build.toml`.
+    pub scope: String,
+    /// Sections in build.toml's order.
+    pub sections: Vec<SectionPlan>,
+    /// Units in order of section, family, index.
+    pub units: Vec<UnitPlan>,
+    /// All that was left out.
+    pub skips: Vec<Skip>,
+    /// Totals.
+    pub counts: Counts,
+    /// Things a user should know that stop nothing.
+    pub warnings: Vec<String>,
+}
+
+/// The backends that an artifact answers for, each with the families that make it.
+pub const BACKENDS: &[(&str, &[&str])] = &[
+    ("reference", &["reference"]),
+    ("token_permute", &["token_permute"]),
+    ("compute_delta", &["compute_delta"]),
+    ("fna", &["fna"]),
+    ("fmha", &["fmha"]),
+    ("hopper_fna", &["hopper_fna", "hopper_fna_bwd"]),
+    ("hopper_fmha", &["hopper_fmha", "hopper_fmha_bwd"]),
+    ("blackwell_fna", &["blackwell_fna", "blackwell_fna_bwd"]),
+    ("blackwell_fmha", &["blackwell_fmha", "blackwell_fmha_bwd"]),
+];
+
+/// What was decided about one backend.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct BackendPlan {
+    /// Whether the build holds any of its kernels.
+    pub built: bool,
+    /// The capabilities that they are compiled for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<String>,
+    /// Why it is not in the build.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Plan {
+    /// What was decided about every backend, by name.
+    pub fn backends(&self) -> BTreeMap<String, BackendPlan> {
+        BACKENDS
+            .iter()
+            .map(|(backend, families)| {
+                let mut capabilities: Vec<String> = Vec::new();
+                for unit in self.units.iter().filter(|u| families.contains(&u.family.as_str())) {
+                    for gencode in &unit.gencodes {
+                        let text = gencode.request().to_string();
+                        if !capabilities.contains(&text) {
+                            capabilities.push(text);
+                        }
+                    }
+                }
+                let built = !capabilities.is_empty();
+                let reason = (!built).then(|| self.reason_without(families));
+                ((*backend).to_owned(), BackendPlan { built, capabilities, reason })
+            })
+            .collect()
+    }
+
+    /// Why no unit of these families is in the plan.
+    fn reason_without(&self, families: &[&str]) -> String {
+        for section in &self.sections {
+            for (family, decision) in &section.families {
+                if families.contains(&family.as_str()) {
+                    if let Decision::Skip(reason) = decision {
+                        return format!("section {}: {reason}", section.name);
+                    }
+                    return format!("section {}: {}", section.name, self.no_kernel_reason());
+                }
+            }
+        }
+        format!("no section of build.toml lists family {}", families.join(" or "))
+    }
+
+    fn no_kernel_reason(&self) -> String {
+        format!("no kernel is selected by {} for the capabilities of this build", self.scope)
+    }
+
+    /// How many jobs and kernels: the units whose family is `family`.
+    pub fn family_units<'a>(&'a self, family: &'a str) -> impl Iterator<Item = &'a UnitPlan> {
+        self.units.iter().filter(move |u| u.family == family)
+    }
+}
+
+/// Plans `variant` with a toolkit of `release`; `known` is what that toolkit's nvcc lists, where there is one.
+///
+/// Fails with class configuration on unknown names, and where a required section's capability vanishes
+/// without a gate that explains it.
+pub fn plan(
+    config: &Config,
+    variant: &Variant,
+    known: Option<&[Capability]>,
+    request: &Request,
+    catalog: &'static Catalog,
+) -> anyhow::Result<Plan> {
+    let scope = Scope::new(config, request)?;
+    let mut plan = Plan {
+        variant: variant.name.clone(),
+        release: variant.release,
+        natten: config.natten.clone(),
+        scope: scope.text.clone(),
+        sections: Vec::new(),
+        units: Vec::new(),
+        skips: Vec::new(),
+        counts: Counts::default(),
+        warnings: Vec::new(),
+    };
+    let mut problems = Vec::new();
+    for section in &config.sections {
+        let section_plan = plan_section(config, section, variant, known, &scope, &mut problems, &mut plan.warnings)?;
+        add_units(&mut plan, section, &section_plan, &scope, catalog);
+        plan.sections.push(section_plan);
+    }
+    if !problems.is_empty() {
+        return Err(Failure::config(problems.join("\n"))
+            .hint("add a cuda-minver or cuda-maxver gate to the capability, take it out of build.toml, or choose another variant")
+            .into());
+    }
+    collect_skips(&mut plan);
+    if plan.units.is_empty() {
+        let reasons: Vec<String> = plan.skips.iter().map(|s| format!("  {}: {}", s.what, s.reason)).collect();
+        return Err(Failure::config(format!(
+            "variant {}: nothing is left to build of {}\n{}",
+            plan.variant,
+            plan.scope,
+            reasons.join("\n")
+        ))
+        .hint("run `nattenc plan` without --select, --family and --capability to see what there is")
+        .into());
+    }
+    Ok(plan)
+}
+
+/// The request after its preset was applied.
+struct Scope {
+    sections: Option<Vec<String>>,
+    families: Option<Vec<String>>,
+    capabilities: Option<Vec<CapabilityRequest>>,
+    select: Vec<Selector>,
+    text: String,
+}
+
+impl Scope {
+    fn new(config: &Config, request: &Request) -> anyhow::Result<Scope> {
+        let preset: Option<&Preset> = match &request.preset {
+            None => None,
+            Some(name) => Some(config.presets.get(name).ok_or_else(|| {
+                unknown("preset", name, config.presets.keys().map(String::as_str), "a [preset.<name>] table of build.toml")
+            })?),
+        };
+        let pick = |own: &Option<Vec<String>>, bundled: Option<&Option<Vec<String>>>| {
+            own.clone().or_else(|| bundled.cloned().flatten())
+        };
+        let sections = pick(&request.sections, preset.map(|p| &p.sections));
+        let families = pick(&request.families, preset.map(|p| &p.families));
+        for name in sections.iter().flatten() {
+            if !config.sections.iter().any(|s| s.name == *name) {
+                let known = config.sections.iter().map(|s| s.name.as_str());
+                return Err(unknown("section", name, known, "a [section.<name>] table of build.toml"));
+            }
+        }
+        for name in families.iter().flatten() {
+            if !config.sections.iter().any(|s| s.families.contains(name)) {
+                let known = config.sections.iter().flat_map(|s| s.families.iter().map(String::as_str));
+                return Err(unknown("family", name, known, "a family that a section of build.toml lists"));
+            }
+        }
+        let capabilities =
+            request.capabilities.clone().or_else(|| preset.and_then(|p| p.capabilities.clone()));
+        let select = if request.select.is_empty() {
+            preset.map_or_else(Vec::new, |p| p.select.clone())
+        } else {
+            request.select.clone()
+        };
+        let mut parts = Vec::new();
+        if let Some(name) = &request.preset {
+            parts.push(format!("preset {name}"));
+        }
+        for (flag, given) in [
+            ("--section", request.sections.is_some()),
+            ("--family", request.families.is_some()),
+            ("--capability", request.capabilities.is_some()),
+            ("--select", !request.select.is_empty()),
+        ] {
+            if given {
+                parts.push(flag.to_owned());
+            }
+        }
+        let text = if parts.is_empty() { "the whole of build.toml".to_owned() } else { parts.join(" with ") };
+        Ok(Scope { sections, families, capabilities, select, text })
+    }
+
+    fn selects(&self, family: &str, kernel: &Kernel) -> bool {
+        let mut named = self.select.iter().filter(|s| s.names_family(family)).peekable();
+        named.peek().is_none() || named.any(|s| s.matches(family, kernel))
+    }
+}
+
+/// The failure for a name that nothing declares, with the nearest one that exists.
+pub fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>, what: &str) -> anyhow::Error {
+    let known: Vec<&str> = known.collect();
+    let nearest = crate::config::nearest(name, known.iter().copied());
+    let failure = Failure::config(format!("{kind} {name:?} is not {what}\n  known: {}", known.join(", ")));
+    match nearest {
+        Some(nearest) => failure.hint(format!("did you mean {nearest:?}?")).into(),
+        None => failure.hint(format!("use one of: {}", known.join(", "))).into(),
+    }
+}
+
+/// Why a gate keeps a release out, if it does.
+fn gate(minver: Option<Release>, maxver: Option<Release>, release: Release, variant: &str) -> Option<String> {
+    if let Some(min) = minver
+        && release < min
+    {
+        return Some(format!("needs cuda {min} or later, variant {variant} has {release}"));
+    }
+    if let Some(max) = maxver
+        && release > max
+    {
+        return Some(format!("needs cuda {max} or earlier, variant {variant} has {release}"));
+    }
+    None
+}
+
+fn plan_section(
+    config: &Config,
+    section: &Section,
+    variant: &Variant,
+    known: Option<&[Capability]>,
+    scope: &Scope,
+    problems: &mut Vec<String>,
+    warnings: &mut Vec<String>,
+) -> anyhow::Result<SectionPlan> {
+    let declared = variant.capabilities.get(&section.name).unwrap_or(&section.capabilities);
+    let unselected = scope.sections.as_ref().is_some_and(|s| !s.contains(&section.name));
+    let section_gate = gate(section.minver, section.maxver, variant.release, &variant.name);
+    let wanted = wanted_capabilities(config, section, variant, declared, scope)?;
+
+    let mut capabilities = Vec::new();
+    for (request, entry) in wanted {
+        let decision = if unselected {
+            Decision::Skip(format!("section {} is not selected ({})", section.name, scope.text))
+        } else if let Some(reason) = &section_gate {
+            Decision::Skip(format!("section {} {reason}", section.name))
+        } else if let Some(reason) =
+            entry.and_then(|e| gate(e.minver, e.maxver, variant.release, &variant.name))
+        {
+            Decision::Skip(format!("capability {request} {reason}"))
+        } else {
+            match support(&request, variant, known) {
+                Support::Yes => Decision::Build,
+                Support::Warn(warning) => {
+                    warnings.push(warning);
+                    Decision::Build
+                }
+                Support::No(reason) => {
+                    let place = entry.map_or_else(|| section.at.to_string(), |e| e.at.to_string());
+                    if section.required {
+                        problems.push(format!(
+                            "{place}: section {}: capability {request} {reason}, and no gate of build.toml says so",
+                            section.name
+                        ));
+                    }
+                    Decision::Skip(reason)
+                }
+            }
+        };
+        capabilities.push((request, decision));
+    }
+
+    let any = capabilities.iter().any(|(_, d)| *d == Decision::Build);
+    let families = section
+        .families
+        .iter()
+        .map(|family| {
+            let decision = if unselected {
+                Decision::Skip(format!("not selected ({})", scope.text))
+            } else if scope.families.as_ref().is_some_and(|f| !f.contains(family)) {
+                Decision::Skip(format!("family {family} is not selected ({})", scope.text))
+            } else if crate::catalog::catalog()?.families.iter().all(|f| f.name != *family) {
+                Decision::Skip(format!("family {family} has no templates in this release of nattenc"))
+            } else if let Some(reason) = &section_gate {
+                Decision::Skip(reason.clone())
+            } else if !any {
+                Decision::Skip(no_capability(&capabilities, &scope.text))
+            } else {
+                Decision::Build
+            };
+            Ok((family.clone(), decision))
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(SectionPlan { name: section.name.clone(), capabilities, families })
+}
+
+fn no_capability(capabilities: &[(CapabilityRequest, Decision)], scope: &str) -> String {
+    match capabilities.iter().find_map(|(_, d)| if let Decision::Skip(r) = d { Some(r) } else { None }) {
+        Some(reason) => reason.clone(),
+        None => format!("none of its capabilities is selected ({scope})"),
+    }
+}
+
+/// The capabilities that a section is asked for, each with the entry that declares it.
+fn wanted_capabilities<'a>(
+    config: &Config,
+    section: &Section,
+    variant: &Variant,
+    declared: &'a [CapabilityEntry],
+    scope: &Scope,
+) -> anyhow::Result<Vec<(CapabilityRequest, Option<&'a CapabilityEntry>)>> {
+    let Some(asked) = &scope.capabilities else {
+        return Ok(declared.iter().map(|e| (e.request.clone(), Some(e))).collect());
+    };
+    let mut wanted = Vec::new();
+    for request in asked {
+        let declares = |list: &[CapabilityEntry]| list.iter().any(|e| e.request.capability == request.capability);
+        let entry = declared.iter().find(|e| e.request.capability == request.capability);
+        if entry.is_some() {
+            wanted.push((request.clone(), entry));
+            continue;
+        }
+        let elsewhere = config
+            .sections
+            .iter()
+            .any(|s| declares(variant.capabilities.get(&s.name).unwrap_or(&s.capabilities)));
+        if elsewhere {
+            continue;
+        }
+        // A capability that no section lists goes to the sections whose own are of its kind: plain
+        // ones to sections of plain ones, `a` and `f` to sections that list the same number.
+        let kin = |e: &CapabilityEntry| match request.capability.suffix {
+            Suffix::None => e.request.capability.suffix == Suffix::None,
+            Suffix::A | Suffix::F => {
+                e.request.capability.suffix != Suffix::None
+                    && e.request.capability.number() == request.capability.number()
+            }
+        };
+        if declared.iter().any(kin) {
+            wanted.push((request.clone(), None));
+            continue;
+        }
+        let takers = config.sections.iter().any(|s| s.capabilities.iter().any(kin));
+        if !takers {
+            let known: BTreeSet<String> = config
+                .sections
+                .iter()
+                .flat_map(|s| s.capabilities.iter().map(|e| e.request.capability.to_string()))
+                .collect();
+            return Err(Failure::config(format!(
+                "--capability {request}: no section of {} takes it\n  declared: {}",
+                section.at.file.display(),
+                known.into_iter().collect::<Vec<_>>().join(", ")
+            ))
+            .hint("choose a declared capability, or add this one to a section of build.toml")
+            .into());
+        }
+    }
+    Ok(wanted)
+}
+
+enum Support {
+    Yes,
+    Warn(String),
+    No(String),
+}
+
+fn support(request: &CapabilityRequest, variant: &Variant, known: Option<&[Capability]>) -> Support {
+    let capability = request.capability;
+    let table = capability.support(variant.release);
+    let listed = known.map(|k| k.contains(&capability));
+    match (table, listed) {
+        (Ok(()), Some(true) | None) => Support::Yes,
+        (Ok(()), Some(false)) => Support::No(format!(
+            "is not among those that the nvcc of cuda {} lists, though cuda {} should have it",
+            variant.release, variant.release
+        )),
+        (Err(reason), Some(true)) => Support::Warn(format!(
+            "capability {capability}: nvcc lists it, though nattenc's table says that it {reason}; building it"
+        )),
+        (Err(reason), _) => Support::No(reason),
+    }
+}
+
+fn add_units(plan: &mut Plan, section: &Section, decided: &SectionPlan, scope: &Scope, catalog: &'static Catalog) {
+    let gencodes: Vec<Gencode> = decided.built().iter().map(Gencode::of).collect();
+    if gencodes.is_empty() {
+        return;
+    }
+    for (name, decision) in &decided.families {
+        let Some(family) = catalog.families.iter().find(|f| f.name == *name) else { continue };
+        if *decision == Decision::Build {
+            add_family(plan, section, family, &gencodes, scope);
+        }
+    }
+}
+
+fn add_family(plan: &mut Plan, section: &Section, family: &'static Family, gencodes: &[Gencode], scope: &Scope) {
+    for (index, groups) in family.units(family.splits.default).into_iter().enumerate() {
+        let all: Vec<&'static Kernel> = groups.iter().flat_map(|g| &g.kernels).collect();
+        let selected: Vec<&'static Kernel> =
+            all.iter().copied().filter(|k| scope.selects(&family.name, k)).collect();
+        let live: Vec<&'static Kernel> =
+            selected.iter().copied().filter(|k| gencodes.iter().any(|g| k.live_on(g.number()))).collect();
+        let alive: Vec<Gencode> =
+            gencodes.iter().filter(|g| live.iter().any(|k| k.live_on(g.number()))).cloned().collect();
+        plan.counts.canonical_units += 1;
+        plan.counts.canonical_kernels += all.len();
+        plan.counts.unselected += all.len() - selected.len();
+        plan.counts.dead += selected.len() - live.len();
+        plan.counts.live += live.len();
+        if live.is_empty() {
+            continue;
+        }
+        plan.counts.pairs += alive.len();
+        plan.counts.dead_pairs += gencodes.len() - alive.len();
+        plan.units.push(UnitPlan {
+            name: format!("{}_{index:03}", family.name),
+            section: section.name.clone(),
+            family: family.name.clone(),
+            kernels: live,
+            gencodes: alive,
+            flags: section.flags.clone(),
+        });
+    }
+}
+
+fn collect_skips(plan: &mut Plan) {
+    let mut skips = Vec::new();
+    for section in &plan.sections {
+        for (capability, decision) in &section.capabilities {
+            if let Decision::Skip(reason) = decision {
+                skips.push(Skip { what: format!("capability {}/{capability}", section.name), reason: reason.clone() });
+            }
+        }
+        for (family, decision) in &section.families {
+            if let Decision::Skip(reason) = decision {
+                skips.push(Skip { what: format!("family {}/{family}", section.name), reason: reason.clone() });
+            }
+        }
+    }
+    if plan.counts.unselected > 0 {
+        skips.push(Skip {
+            what: format!("{} kernels", plan.counts.unselected),
+            reason: format!("not selected ({})", plan.scope),
+        });
+    }
+    if plan.counts.dead > 0 {
+        skips.push(Skip {
+            what: format!("{} kernels", plan.counts.dead),
+            reason: "no planned capability lies in their SM range".to_owned(),
+        });
+    }
+    if plan.counts.dead_pairs > 0 {
+        skips.push(Skip {
+            what: format!("{} unit-capability pairs", plan.counts.dead_pairs),
+            reason: "no kernel of the unit runs on that capability".to_owned(),
+        });
+    }
+    plan.skips = skips;
+}

@@ -1,0 +1,281 @@
+//! What a worker does with one job: lays out inputs, runs the command, checks and stores outputs.
+
+use super::cache::{Action, Blob};
+use super::process::{self, CommandLine, Finished, quote};
+use super::{Ended, Setting, depfile};
+use crate::failure::{Class, Failure};
+use crate::fs;
+use crate::graph::{Graph, Job, JobId, Kind, Source, Tree};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// One job to run, with the blobs of its inputs (`None` for text).
+pub(super) struct Task {
+    pub(super) id: JobId,
+    pub(super) inputs: Vec<Option<Blob>>,
+}
+
+/// The log files of units. A job's lines go into its unit's log in one piece.
+pub(super) struct Logs {
+    dir: PathBuf,
+    begun: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Logs {
+    pub(super) fn new(dir: &Path) -> Self {
+        Logs { dir: dir.to_path_buf(), begun: Mutex::new(BTreeSet::new()) }
+    }
+
+    fn path(&self, job: &Job) -> PathBuf {
+        self.dir.join(format!("{}.log", job.scratch))
+    }
+
+    fn append(&self, job: &Job, text: &str) -> anyhow::Result<PathBuf> {
+        let path = self.path(job);
+        let mut begun = self.begun.lock().map_err(|_| anyhow::anyhow!("a worker panicked"))?;
+        if begun.insert(path.clone()) {
+            fs::remove_file(&path)?;
+        }
+        fs::open_append(&path)?.write_all(text.as_bytes())?;
+        Ok(path)
+    }
+}
+
+/// Runs a job; also says how much memory its process had at most.
+pub(super) fn work(
+    task: &Task,
+    graph: &Graph,
+    setting: &Setting<'_>,
+    groups: &Mutex<BTreeMap<JobId, i32>>,
+    logs: &Logs,
+) -> (Ended, u64) {
+    let job = &graph.jobs()[task.id];
+    let dir = setting.scratch.join(&job.scratch);
+    match lay_out(task, job, &dir, setting) {
+        Err(error) => return (Ended::Failed(error), 0),
+        Ok(Some(lost)) => return (Ended::Lost(lost), 0),
+        Ok(None) => {}
+    }
+    let finished = match execute(task.id, job, &dir, setting, groups) {
+        Ok(finished) => finished,
+        Err(error) => return (Ended::Failed(error), 0),
+    };
+    let ended = collect(job, &dir, setting, logs, &finished);
+    (ended.map_or_else(Ended::Failed, Ended::Done), finished.peak_memory)
+}
+
+/// Makes the scratch directory hold the job's inputs and none of its outputs.
+/// Returns the producer of an input whose bytes the cache no longer has.
+fn lay_out(task: &Task, job: &Job, dir: &Path, setting: &Setting<'_>) -> anyhow::Result<Option<JobId>> {
+    fs::create_dir(dir)?;
+    for (tree, (root, _)) in &setting.trees {
+        let at = dir.join(tree.link());
+        fs::symlink(root, &at)?;
+    }
+    for (input, blob) in job.inputs.iter().zip(&task.inputs) {
+        let path = dir.join(&input.name);
+        match (&input.source, blob) {
+            (Source::Text(text), _) => {
+                fs::write_if_changed(&path, text.as_bytes())?;
+            }
+            (Source::Output(from, _), Some(blob)) => {
+                let there = fs::read_if_exists(&path)?;
+                if there.is_some_and(|b| b.len() as u64 == blob.size && fs::sha256_of(&b) == blob.sha256) {
+                    continue;
+                }
+                match setting.cache.get(blob) {
+                    Some(bytes) => fs::write(&path, &bytes)?,
+                    None => return Ok(Some(*from)),
+                }
+            }
+            (Source::Output(..), None) => anyhow::bail!("{}: input {} has no bytes", job.label, input.name),
+        }
+    }
+    for output in job.outputs.iter().chain(&job.depfile) {
+        fs::remove_file(&dir.join(output))?;
+    }
+    Ok(None)
+}
+
+fn execute(
+    id: JobId,
+    job: &Job,
+    dir: &Path,
+    setting: &Setting<'_>,
+    groups: &Mutex<BTreeMap<JobId, i32>>,
+) -> anyhow::Result<Finished> {
+    let mut env = setting.env.clone();
+    env.insert("TMPDIR".to_owned(), dir.display().to_string());
+    let mut argv = vec![job.program.clone()];
+    argv.extend(job.args.iter().cloned());
+    let command = CommandLine { argv, env, cwd: dir.to_path_buf() };
+    let track = |pid: i32| {
+        if let Ok(mut groups) = groups.lock() {
+            groups.insert(id, pid);
+        }
+        // A signal that came before the child was listed would have missed it.
+        if setting.signal.load(std::sync::atomic::Ordering::SeqCst) != 0 {
+            process::end_group(pid);
+        }
+    };
+    let finished = process::run(&command, Some(&track));
+    if let Ok(mut groups) = groups.lock() {
+        groups.remove(&id);
+    }
+    finished
+}
+
+fn collect(
+    job: &Job,
+    dir: &Path,
+    setting: &Setting<'_>,
+    logs: &Logs,
+    finished: &Finished,
+) -> anyhow::Result<Action> {
+    let mut line = format!("$ cd {} && {}", quote(&dir.display().to_string()), quote(&job.program));
+    for arg in &job.args {
+        line += " ";
+        line += &quote(arg);
+    }
+    let text = format!(
+        "# {} {}\n{line}\n{}# {}: {:.1} s wall, {:.1} s CPU, {} MB\n\n",
+        job.kind.word(),
+        job.label,
+        finished.output,
+        how_it_ended(finished),
+        finished.wall.as_secs_f64(),
+        finished.cpu.as_secs_f64(),
+        finished.peak_memory >> 20,
+    );
+    let log = logs.append(job, &text)?;
+    if !finished.success() {
+        return Err(failure(job, finished, &log).into());
+    }
+    let mut outputs = Vec::with_capacity(job.outputs.len());
+    for name in &job.outputs {
+        let bytes = fs::read_if_exists(&dir.join(name))?.unwrap_or_default();
+        if !is_output(name, &bytes) {
+            let what = if bytes.is_empty() { "wrote nothing to" } else { "wrote no valid" };
+            return Err(Failure::new(class(job.kind), format!("{}: {} exited 0 but {what} {name}", job.label, job.kind.word()))
+                .unit(&job.label)
+                .diagnostic(first_diagnostic(&finished.output).unwrap_or_else(|| "none".to_owned()))
+                .log(&log)
+                .hint("check that the tool in the log is the real one and not a wrapper that loses its exit status")
+                .into());
+        }
+        outputs.push(setting.cache.put(&bytes)?);
+    }
+    Ok(Action {
+        outputs,
+        headers: headers(job, dir, setting)?,
+        cpu: finished.cpu.as_secs_f64(),
+        wall: finished.wall.as_secs_f64(),
+        peak_memory: finished.peak_memory,
+    })
+}
+
+/// The headers that the job read outside all trees: the host's own. Part of the action, so that an
+/// upgrade of the C++ library is a miss.
+fn headers(job: &Job, dir: &Path, setting: &Setting<'_>) -> anyhow::Result<Vec<(String, String)>> {
+    let Some(depfile) = &job.depfile else { return Ok(Vec::new()) };
+    let text = fs::read_text(&dir.join(depfile))?;
+    let names = depfile::parse(&text);
+    anyhow::ensure!(!names.is_empty(), "{}: the compiler's list of headers, {depfile}, is empty", job.label);
+    let mut outside: BTreeSet<String> = BTreeSet::new();
+    for name in names {
+        let in_tree = Tree::ALL.iter().any(|t| name.starts_with(&format!("{}/", t.link())));
+        let own = !name.starts_with('/') && !in_tree;
+        if !in_tree && !own {
+            outside.insert(name);
+        }
+    }
+    outside.into_iter().map(|path| Ok((path.clone(), setting.digests.sha256(Path::new(&path))?))).collect()
+}
+
+/// Whether the bytes can be what a file of this name holds.
+fn is_output(name: &str, bytes: &[u8]) -> bool {
+    let elf = bytes.starts_with(b"\x7fELF");
+    match Path::new(name).extension().and_then(|e| e.to_str()) {
+        Some("o" | "cubin" | "so") => elf,
+        Some("a") => bytes.starts_with(b"!<arch>\n"),
+        _ => !bytes.is_empty(),
+    }
+}
+
+fn class(kind: Kind) -> Class {
+    match kind {
+        Kind::Archive | Kind::Link => Class::Link,
+        _ => Class::Compile,
+    }
+}
+
+fn how_it_ended(finished: &Finished) -> String {
+    match (finished.code, finished.signal) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+/// SIGKILL, which nothing but the kernel's memory killer (or a person) sends to a compiler.
+const SIGKILL: i32 = 9;
+
+fn failure(job: &Job, finished: &Finished, log: &Path) -> Failure {
+    let kind = job.kind.word();
+    let killed = finished.signal == Some(SIGKILL);
+    let diagnostic = first_diagnostic(&finished.output);
+    let message = format!("{}: {kind} failed ({})", job.label, how_it_ended(finished));
+    let (class, hint) = if killed {
+        let peak = finished.peak_memory >> 20;
+        (Class::Resource, format!("it was killed at {peak} MB, most likely for memory: build with fewer jobs (-j)"))
+    } else if diagnostic.as_deref().is_some_and(|d| d.contains("No space left on device")) {
+        (Class::Resource, "free disk space where the build directory and the store lie".to_owned())
+    } else {
+        (class(job.kind), format!("read {}; the command in it can be pasted", log.display()))
+    };
+    let diagnostic = diagnostic.unwrap_or_else(|| "none: the tool printed no error".to_owned());
+    Failure::new(class, message).unit(&job.label).diagnostic(diagnostic).log(log).hint(hint)
+}
+
+/// The first line that says what is wrong: an error if there is one, else the first line at all.
+pub fn first_diagnostic(output: &str) -> Option<String> {
+    const MARKS: &[&str] = &["error:", "error #", "fatal", "Error:", "undefined reference", "cannot find", "No space left"];
+    let mut lines = output.lines().map(str::trim).filter(|l| !l.is_empty());
+    let line = lines.clone().find(|l| MARKS.iter().any(|m| l.contains(m))).or_else(|| lines.next())?;
+    let end = line.char_indices().map(|(i, c)| i + c.len_utf8()).take_while(|e| *e <= 300).last().unwrap_or(0);
+    Some(line[..end].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_real_diagnostic_is_found_in_noise() {
+        for (output, line) in [
+            ("", None),
+            ("warning: unused\nunit.cu(3): error: identifier \"x\" is undefined\nmore", Some("unit.cu(3): error: identifier \"x\" is undefined")),
+            ("ptxas fatal   : Unresolved extern function 'f'\n", Some("ptxas fatal   : Unresolved extern function 'f'")),
+            ("\n  only noise\n", Some("only noise")),
+            ("/usr/bin/ld: a.o: undefined reference to `f'", Some("/usr/bin/ld: a.o: undefined reference to `f'")),
+        ] {
+            assert_eq!(first_diagnostic(output).as_deref(), line, "{output:?}");
+        }
+    }
+
+    #[test]
+    fn outputs_are_checked_by_their_first_bytes() {
+        for (name, bytes, good) in [
+            ("unit.o", &b"\x7fELF..."[..], true),
+            ("unit.o", b"", false),
+            ("unit.sm_90.cubin", b"text", false),
+            ("unit.ptx", b".version 9.0", true),
+            ("lib.a", b"!<arch>\n", true),
+            ("lib.a", b"\x7fELF", false),
+        ] {
+            assert_eq!(is_output(name, bytes), good, "{name} {bytes:?}");
+        }
+    }
+}
