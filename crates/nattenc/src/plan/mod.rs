@@ -1,1 +1,4 @@
-//! (in work)
+//! What will be built, and what will not, with reasons.
+
+pub mod capability;
+pub mod gencode;
