@@ -1,1 +1,223 @@
-//! (in work)
+//! Reads build.toml and variants/*.toml into checked values. Every problem in a file is reported at once,
+//! with its line and column; what needs a toolkit to be decided is left to the plan.
+
+mod place;
+mod read;
+pub mod release;
+mod select;
+mod variant;
+
+pub use place::Place;
+pub use release::Release;
+pub use select::{Causal, DIRECTIONS, DTYPES, Selector, Traits, selected};
+pub use variant::{Provider, Redist, Variant, variant, variants};
+
+use crate::fs;
+use crate::plan::capability::CapabilityRequest;
+use place::{Problems, suggestion};
+use read::{At, Table};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Every family that upstream has, whether or not this release has templates for it.
+pub const FAMILIES: &[&str] = &[
+    "reference",
+    "fna",
+    "fmha",
+    "hopper_fna",
+    "hopper_fna_bwd",
+    "hopper_fmha",
+    "hopper_fmha_bwd",
+    "blackwell_fna",
+    "blackwell_fna_bwd",
+    "blackwell_fmha",
+    "blackwell_fmha_bwd",
+    "token_permute",
+    "compute_delta",
+];
+
+/// What build.toml says.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The file, named as it was given.
+    pub path: PathBuf,
+    /// The variant that is built where none is named.
+    pub default_variant: String,
+    /// The release of natten whose sources are built.
+    pub natten: String,
+    /// `[section.*]`, in the order of the file.
+    pub sections: Vec<Section>,
+    /// `[preset.*]`, by name.
+    pub presets: BTreeMap<String, Preset>,
+}
+
+/// `[section.<name>]`: families that are built for the same capabilities with the same flags.
+#[derive(Debug, Clone)]
+pub struct Section {
+    /// `core`, `hopper`, `blackwell`.
+    pub name: String,
+    /// Its families, in the order of the file.
+    pub families: Vec<String>,
+    /// The capabilities asked for, in the order of the file.
+    pub capabilities: Vec<CapabilityEntry>,
+    /// The first toolkit release that builds it.
+    pub minver: Option<Release>,
+    /// The last toolkit release that builds it.
+    pub maxver: Option<Release>,
+    /// `cuda-flags`: further arguments of nvcc.
+    pub flags: Vec<String>,
+    /// Whether nothing to build for it, its own gate apart, is an error. True unless the file says otherwise.
+    pub required: bool,
+    /// Where it stands.
+    pub at: Place,
+}
+
+/// One capability of a section, with its own gate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapabilityEntry {
+    /// What is asked for.
+    pub request: CapabilityRequest,
+    /// The first toolkit release it is built with.
+    pub minver: Option<Release>,
+    /// The last toolkit release it is built with.
+    pub maxver: Option<Release>,
+    /// Where it stands.
+    pub at: Place,
+}
+
+/// `[preset.<name>]`: a named selection.
+#[derive(Debug, Clone)]
+pub struct Preset {
+    /// Its name.
+    pub name: String,
+    /// Only these sections.
+    pub sections: Option<Vec<String>>,
+    /// Only these families.
+    pub families: Option<Vec<String>>,
+    /// Only these capabilities.
+    pub capabilities: Option<Vec<CapabilityRequest>>,
+    /// Only kernels that these keep.
+    pub select: Vec<Selector>,
+    /// Where it stands.
+    pub at: Place,
+}
+
+impl Config {
+    /// The section of that name.
+    pub fn section(&self, name: &str) -> Option<&Section> {
+        self.sections.iter().find(|section| section.name == name)
+    }
+}
+
+/// Reads and checks build.toml.
+pub fn load(path: &Path) -> anyhow::Result<Config> {
+    parse(path, &fs::read_text(path)?)
+}
+
+fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
+    let mut problems = Problems::new(path, text);
+    let document = read::document(&mut problems, text)?;
+    let root = Table::root(path, &document, &problems);
+    if !read::edition(&root, &mut problems) {
+        problems.finish()?;
+    }
+    root.only(&["edition", "general", "upstream", "section", "preset"], &mut problems);
+    let default_variant = required_string(&root, "general", "default-variant", "\"cu130\"", &mut problems);
+    let natten = required_string(&root, "upstream", "natten", "\"0.21.7\"", &mut problems);
+    let mut sections = Vec::new();
+    for (name, table) in root.tables("section", &mut problems) {
+        sections.push(section(name, &table, &mut problems));
+    }
+    let mut presets = BTreeMap::new();
+    for (name, table) in root.tables("preset", &mut problems) {
+        presets.insert(name.value.clone(), preset(name, &table, &sections, &mut problems));
+    }
+    problems.finish()?;
+    Ok(Config {
+        path: path.to_path_buf(),
+        default_variant: default_variant.map(|v| v.value).unwrap_or_default(),
+        natten: natten.map(|v| v.value).unwrap_or_default(),
+        sections,
+        presets,
+    })
+}
+
+/// The string `key` of table `[name]`, both of which must be there; no other key may.
+fn required_string(
+    root: &Table<'_, '_>,
+    name: &str,
+    key: &str,
+    example: &str,
+    problems: &mut Problems<'_>,
+) -> Option<At<String>> {
+    if !root.has(name) {
+        problems.add(root.at.clone(), format!("{} has no [{name}]; add it with {key} = {example}", root.name));
+    }
+    let table = root.table(name, problems)?;
+    table.only(&[key], problems);
+    if !table.has(key) {
+        table.missing(key, example, problems);
+    }
+    table.string(key, problems)
+}
+
+fn section(name: At<String>, table: &Table<'_, '_>, problems: &mut Problems<'_>) -> Section {
+    table.only(
+        &["families", "cuda-capabilities", "cuda-minver", "cuda-maxver", "cuda-flags", "required"],
+        problems,
+    );
+    for (key, example) in [("families", "[\"fna\"]"), ("cuda-capabilities", "[\"9.0\"]")] {
+        if !table.has(key) {
+            table.missing(key, example, problems);
+        }
+    }
+    let families = table.strings("families", problems).unwrap_or_default();
+    check_words("family", &families, FAMILIES, problems);
+    let capabilities = table.capabilities("cuda-capabilities", problems).unwrap_or_default();
+    let minver = table.parsed::<Release>("cuda-minver", problems);
+    let maxver = table.parsed::<Release>("cuda-maxver", problems);
+    let flags = table.strings("cuda-flags", problems).unwrap_or_default();
+    Section {
+        name: name.value,
+        families: families.into_iter().map(|f| f.value).collect(),
+        capabilities,
+        minver: minver.map(|m| m.value),
+        maxver: maxver.map(|m| m.value),
+        flags: flags.into_iter().map(|f| f.value).collect(),
+        required: table.boolean("required", problems).unwrap_or(true),
+        at: name.at,
+    }
+}
+
+fn preset(name: At<String>, table: &Table<'_, '_>, sections: &[Section], problems: &mut Problems<'_>) -> Preset {
+    table.only(&["sections", "families", "capabilities", "select"], problems);
+    let wanted = table.strings("sections", problems);
+    let known: Vec<&str> = sections.iter().map(|s| s.name.as_str()).collect();
+    check_words("section", wanted.as_deref().unwrap_or_default(), &known, problems);
+    let families = table.strings("families", problems);
+    check_words("family", families.as_deref().unwrap_or_default(), FAMILIES, problems);
+    let capabilities = table.parsed_list::<CapabilityRequest>("capabilities", problems);
+    let select = table.parsed_list::<Selector>("select", problems).unwrap_or_default();
+    let values = |list: Option<Vec<At<String>>>| list.map(|l| l.into_iter().map(|v| v.value).collect());
+    Preset {
+        name: name.value,
+        sections: values(wanted),
+        families: values(families),
+        capabilities: capabilities.map(|l| l.into_iter().map(|c| c.value).collect()),
+        select: select.into_iter().map(|s| s.value).collect(),
+        at: name.at,
+    }
+}
+
+/// Reports words that are not in `known`, and words given twice.
+fn check_words(what: &str, words: &[At<String>], known: &[&str], problems: &mut Problems<'_>) {
+    for (i, word) in words.iter().enumerate() {
+        if !known.contains(&word.value.as_str()) {
+            let message = format!("unknown {what} \"{}\"; {}", word.value, suggestion(&word.value, known));
+            problems.add(word.at.clone(), message);
+        }
+        if let Some(first) = words[..i].iter().find(|w| w.value == word.value) {
+            problems.add(word.at.clone(), format!("{what} \"{}\" is already listed at {}", word.value, first.at));
+        }
+    }
+}

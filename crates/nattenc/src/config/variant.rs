@@ -1,0 +1,163 @@
+//! Variant definitions, `variants/<name>.toml`: a toolkit release, where that toolkit may come from, and
+//! what this variant builds differently.
+
+use super::place::{Problems, nearest};
+use super::read::{self, Table};
+use super::{CapabilityEntry, Release};
+use crate::failure::Failure;
+use crate::fs;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::str::FromStr;
+
+/// Where a toolkit may come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Provider {
+    /// One that the machine has.
+    Installed,
+    /// NVIDIA's wheels, from the package index that pip is configured for.
+    Wheels,
+    /// NVIDIA's redistributable archives.
+    Redist,
+}
+
+const PROVIDERS: &[(&str, Provider)] =
+    &[("installed", Provider::Installed), ("wheels", Provider::Wheels), ("redist", Provider::Redist)];
+
+impl FromStr for Provider {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        PROVIDERS.iter().find(|(word, _)| *word == text).map(|(_, provider)| *provider).ok_or_else(|| {
+            let words: Vec<&str> = PROVIDERS.iter().map(|(word, _)| *word).collect();
+            format!("unknown provider \"{text}\"; {}", super::suggestion(text, &words))
+        })
+    }
+}
+
+impl std::fmt::Display for Provider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Provider::Installed => "installed",
+            Provider::Wheels => "wheels",
+            Provider::Redist => "redist",
+        })
+    }
+}
+
+/// `[redist]`: which redistributable archives make the toolkit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redist {
+    /// `12.9.1` of `redistrib_12.9.1.json`.
+    pub version: String,
+    /// The components of that manifest.
+    pub components: Vec<String>,
+    /// The address of the directory that holds the manifest; else `NATTENC_REDIST_URL`.
+    pub url: Option<String>,
+}
+
+/// One variant definition.
+#[derive(Debug, Clone)]
+pub struct Variant {
+    /// `cu130`: the file's name.
+    pub name: String,
+    /// The toolkit release.
+    pub release: Release,
+    /// Where the toolkit may come from, in order of preference.
+    pub providers: Vec<Provider>,
+    /// `[wheels]`: project and version.
+    pub wheels: BTreeMap<String, String>,
+    /// `[redist]`.
+    pub redist: Option<Redist>,
+    /// `[section.<name>] cuda-capabilities`: in place of build.toml's.
+    pub capabilities: BTreeMap<String, Vec<CapabilityEntry>>,
+}
+
+/// All variants of a directory, by release.
+pub fn variants(dir: &Path) -> anyhow::Result<Vec<Variant>> {
+    let mut found = Vec::new();
+    for path in fs::list(dir)? {
+        let name = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
+        if let (Some(name), true) = (name, path.extension().is_some_and(|e| e == "toml")) {
+            found.push(parse(&name, &path, &fs::read_text(&path)?)?);
+        }
+    }
+    found.sort_by(|a, b| (a.release, &a.name).cmp(&(b.release, &b.name)));
+    Ok(found)
+}
+
+/// The variant of that name.
+pub fn variant(dir: &Path, name: &str) -> anyhow::Result<Variant> {
+    let mut names: Vec<String> = Vec::new();
+    for path in fs::list(dir)? {
+        if let (Some(stem), true) = (path.file_stem(), path.extension().is_some_and(|e| e == "toml")) {
+            names.push(stem.to_string_lossy().into_owned());
+        }
+    }
+    if names.iter().any(|n| n == name) {
+        let path = dir.join(format!("{name}.toml"));
+        return parse(name, &path, &fs::read_text(&path)?);
+    }
+    let list = names.join(" ");
+    let near = nearest(name, names.iter().map(String::as_str));
+    let meant = near.map(|n| format!("did you mean \"{n}\"? ")).unwrap_or_default();
+    Err(Failure::config(format!("unknown variant \"{name}\"; {meant}known: {list}"))
+        .hint(format!("name one of these, or define it in {}", dir.join("<name>.toml").display()))
+        .into())
+}
+
+fn parse(name: &str, path: &Path, text: &str) -> anyhow::Result<Variant> {
+    let mut problems = Problems::new(path, text);
+    let document = read::document(&mut problems, text)?;
+    let root = Table::root(path, &document, &problems);
+    if !read::edition(&root, &mut problems) {
+        problems.finish()?;
+    }
+    root.only(&["edition", "toolkit", "providers", "wheels", "redist", "section"], &mut problems);
+    for (key, example) in [("toolkit", "\"13.0\""), ("providers", "[\"installed\"]")] {
+        if !root.has(key) {
+            root.missing(key, example, &mut problems);
+        }
+    }
+    let release = root.parsed::<Release>("toolkit", &mut problems);
+    let providers = root.parsed_list::<Provider>("providers", &mut problems).unwrap_or_default();
+    let mut wheels = BTreeMap::new();
+    if let Some(table) = root.table("wheels", &mut problems) {
+        for (project, version) in table.string_map(&mut problems) {
+            wheels.insert(project, version.value);
+        }
+    }
+    let mut redist = None;
+    if let Some(table) = root.table("redist", &mut problems) {
+        table.only(&["version", "components", "url"], &mut problems);
+        for (key, example) in [("version", "\"12.9.1\""), ("components", "[\"cuda_nvcc\"]")] {
+            if !table.has(key) {
+                table.missing(key, example, &mut problems);
+            }
+        }
+        let version = table.string("version", &mut problems);
+        let components = table.strings("components", &mut problems).unwrap_or_default();
+        let url = table.string("url", &mut problems);
+        redist = version.map(|version| Redist {
+            version: version.value,
+            components: components.into_iter().map(|c| c.value).collect(),
+            url: url.map(|u| u.value),
+        });
+    }
+    let mut capabilities = BTreeMap::new();
+    for (section, table) in root.tables("section", &mut problems) {
+        table.only(&["cuda-capabilities"], &mut problems);
+        if let Some(entries) = table.capabilities("cuda-capabilities", &mut problems) {
+            capabilities.insert(section.value, entries);
+        }
+    }
+    problems.finish()?;
+    Ok(Variant {
+        name: name.to_owned(),
+        release: release.map_or(Release::new(0, 0), |r| r.value),
+        providers: providers.into_iter().map(|p| p.value).collect(),
+        wheels,
+        redist,
+        capabilities,
+    })
+}
