@@ -13,6 +13,7 @@ pub mod generate;
 pub mod graph;
 pub mod link;
 pub mod package;
+pub mod pipeline;
 pub mod plan;
 pub mod report;
 pub mod toolkit;

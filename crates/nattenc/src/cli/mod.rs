@@ -1,1 +1,172 @@
-//! (in work)
+//! The command line: what can be said, and each command's few lines of glue.
+
+mod build;
+mod clean;
+mod fetch;
+mod plan;
+mod variants;
+
+use crate::execute::OnFailure;
+use crate::failure::Failure;
+use crate::plan::Request;
+use crate::plan::capability::CapabilityRequest;
+use crate::{config, env};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Builds NATTEN's CUDA kernels: plans, generates, compiles with nvcc, links, packages.
+#[derive(Debug, Parser)]
+#[command(name = "nattenc", version, max_term_width = 100, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// build.toml to use, instead of the one in this directory or the nearest above it
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  nattenc build --variant cu130 --preset starter   a small library, in minutes
+  nattenc build --variant cu130                    everything that build.toml lists
+  nattenc plan --variant cu128                     what would be built, and what not, and why
+
+Exit codes:
+  0 done: everything planned exists and is verified
+  1 a bug of nattenc       2 usage or configuration   3 toolchain    4 compile
+  5 link                   6 memory or disk           7 locked       8 integrity
+  9 deadline               130, 143 interrupted
+
+Environment: NATTENC_HOME is the store of fetched and built things (else the XDG cache directory);
+NATTENC_JOBS is as -j; NATTENC_PYTHON is the python3 whose pip knows the package index.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Build a variant's artifact into dist/<variant>/
+    Build(build::BuildArgs),
+    /// Show what a build would hold, and what it leaves out and why; touch nothing
+    Plan(plan::PlanArgs),
+    /// Fetch and pin the toolkit and the sources of a variant
+    Fetch(fetch::FetchArgs),
+    /// List the variants that are defined
+    Variants(variants::VariantsArgs),
+    /// Remove what builds left: build/<variant>/ and dist/<variant>/
+    Clean(clean::CleanArgs),
+}
+
+/// Which part of build.toml.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Selection")]
+pub struct SelectArgs {
+    /// A bundle of selections that build.toml defines; the options below override its parts
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
+    /// Only this section; may be repeated
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub section: Vec<String>,
+    /// Only this family; may be repeated
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub family: Vec<String>,
+    /// Build for this capability instead of those of build.toml, as 9.0, 9.0a or 12.0+PTX; may be repeated
+    #[arg(long, value_name = "CAPABILITY", value_delimiter = ',')]
+    pub capability: Vec<String>,
+    /// Only kernels that match, as 'family=fna,dim=2,dtype=float16,direction=forward'; values may be
+    /// joined by |; may be repeated, any match counts
+    #[arg(long, value_name = "SELECTOR")]
+    pub select: Vec<String>,
+}
+
+impl SelectArgs {
+    /// The request that these options make.
+    pub fn request(&self) -> anyhow::Result<Request> {
+        let some = |list: &[String]| Some(list.to_vec()).filter(|l| !l.is_empty());
+        let mut problems = Vec::new();
+        let mut capabilities: Vec<CapabilityRequest> = Vec::new();
+        for text in &self.capability {
+            match text.parse() {
+                Ok(capability) => capabilities.push(capability),
+                Err(why) => problems.push(format!("--capability: {why}")),
+            }
+        }
+        let mut select: Vec<config::Selector> = Vec::new();
+        for text in &self.select {
+            match text.parse() {
+                Ok(selector) => select.push(selector),
+                Err(why) => problems.push(format!("--select: {why}")),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(Failure::config(problems.join("\n")).hint("see `nattenc build --help` for examples").into());
+        }
+        Ok(Request {
+            preset: self.preset.clone(),
+            sections: some(&self.section),
+            families: some(&self.family),
+            capabilities: Some(capabilities).filter(|c| !c.is_empty()),
+            select,
+        })
+    }
+}
+
+/// What may be fetched and used.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Toolkit and sources")]
+pub struct SupplyArgs {
+    /// Use no network: everything must be in the store already
+    #[arg(long)]
+    pub offline: bool,
+    /// Fetch nothing that nattenc.lock does not pin
+    #[arg(long)]
+    pub locked: bool,
+    /// An installed CUDA toolkit, before all others
+    #[arg(long, value_name = "DIR")]
+    pub toolkit: Option<PathBuf>,
+}
+
+impl SupplyArgs {
+    /// As the pipeline takes it.
+    pub fn supply(&self) -> crate::pipeline::Supply {
+        crate::pipeline::Supply { offline: self.offline, locked: self.locked, toolkit: self.toolkit.clone() }
+    }
+}
+
+/// How many compiler processes: -j, else NATTENC_JOBS, else the CPUs that this process may use.
+pub fn jobs(flag: Option<usize>) -> anyhow::Result<usize> {
+    let wrong = |from: &str, value: &str| {
+        Failure::config(format!("{from}: {value:?} is not a number of jobs"))
+            .hint("give a whole number of 1 or more: it is how many compiler processes run at once")
+    };
+    if let Some(jobs) = flag {
+        return if jobs == 0 { Err(wrong("-j", "0").into()) } else { Ok(jobs) };
+    }
+    match env::text("NATTENC_JOBS")? {
+        Some(text) => match text.parse() {
+            Ok(jobs) if jobs > 0 => Ok(jobs),
+            _ => Err(wrong("NATTENC_JOBS", &text).into()),
+        },
+        None => Ok(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)),
+    }
+}
+
+/// The enum that `--keep-going` stands for.
+pub fn on_failure(keep_going: bool) -> OnFailure {
+    if keep_going { OnFailure::KeepGoing } else { OnFailure::Stop }
+}
+
+/// Runs a parsed command line.
+pub fn run(cli: &Cli) -> anyhow::Result<()> {
+    let open = || {
+        let here = std::env::current_dir()
+            .map_err(|e| Failure::config(format!("the current directory cannot be used: {e}")).hint("change to one that exists"))?;
+        crate::pipeline::Project::open(cli.config.as_deref(), &here)
+    };
+    match &cli.command {
+        Command::Build(args) => build::run(&open()?, args),
+        Command::Plan(args) => plan::run(&open()?, args),
+        Command::Fetch(args) => fetch::run(&open()?, args),
+        Command::Variants(args) => variants::run(&open()?, args),
+        Command::Clean(args) => clean::run(&open()?, args),
+    }
+}

@@ -7,7 +7,7 @@ pub mod release;
 mod select;
 mod variant;
 
-pub use place::Place;
+pub use place::{Place, nearest};
 pub use release::Release;
 pub use select::{Causal, DIRECTIONS, DTYPES, Selector, Traits, selected};
 pub use variant::{Provider, Redist, Variant, variant, variants};

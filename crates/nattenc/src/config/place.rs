@@ -72,7 +72,7 @@ impl<'a> Problems<'a> {
 }
 
 /// The known word that `word` was probably meant to be.
-pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let fold = |text: &str| text.to_ascii_lowercase().replace('_', "-");
     let word = fold(word);
     known

@@ -7,13 +7,15 @@ pub mod depfile;
 pub mod process;
 mod work;
 
+pub use work::first_diagnostic;
+
 use crate::failure::{Class, Failure};
 use crate::graph::{Graph, JobId, Kind, Source, Tree};
 use crate::report::{Outcome, Reporter};
 use cache::{Action, Blob, Cache, Key};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -42,7 +44,7 @@ pub struct Setting<'a> {
     /// Told of every start and end.
     pub reporter: &'a dyn Reporter,
     /// Set by a signal: its number. The coordinator then ends every child.
-    pub signal: &'a AtomicI32,
+    pub signal: &'a AtomicUsize,
 }
 
 /// What bounds a run.
@@ -255,7 +257,7 @@ impl Coordinator<'_> {
         match interrupted.or(Some(self.setting.signal.load(Ordering::SeqCst)).filter(|s| *s != 0)) {
             None => Ok(highest),
             Some(signal) => {
-                let class = if signal == signal_hook::consts::SIGINT { Class::Interrupted } else { Class::Terminated };
+                let class = if i32::try_from(signal) == Ok(signal_hook::consts::SIGINT) { Class::Interrupted } else { Class::Terminated };
                 Err(Failure::new(class, format!("stopped by signal {signal}; finished jobs are kept in the cache"))
                     .hint("run the same command again: it goes on where it stopped")
                     .into())

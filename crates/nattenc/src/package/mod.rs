@@ -1,1 +1,165 @@
-//! (in work)
+//! Libraries to `dist/<variant>/`: staged beside it, then renamed whole. Nothing there is half-written.
+
+pub mod manifest;
+
+use crate::failure::Failure;
+use crate::fs;
+use manifest::{Facts, File};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A file to package: its path in the artifact and its bytes.
+pub type Contents = BTreeMap<String, Vec<u8>>;
+
+/// What packaging did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packaged {
+    /// A new artifact is in place.
+    Written,
+    /// The artifact there was this very one.
+    Unchanged,
+}
+
+/// The digest of every file to package, by path.
+pub fn files(contents: &Contents) -> Vec<File> {
+    contents
+        .iter()
+        .map(|(path, bytes)| File { path: path.clone(), sha256: fs::sha256_of(bytes), size: bytes.len() as u64 })
+        .collect()
+}
+
+/// The text of `manifest.json`.
+pub fn manifest_text(plan: &crate::plan::Plan, facts: &Facts, files: &[File]) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(&manifest::manifest(plan, facts, files))? + "\n")
+}
+
+/// Whether `dist` holds an artifact with this very manifest whose files all have the digests it states.
+pub fn is_current(dist: &Path, manifest: &str, files: &[File]) -> anyhow::Result<bool> {
+    if fs::read_if_exists(&dist.join("manifest.json"))?.as_deref() != Some(manifest.as_bytes()) {
+        return Ok(false);
+    }
+    for file in files {
+        let path = dist.join(&file.path);
+        if !path.is_file() || fs::size(&path)? != file.size || fs::sha256(&path)? != file.sha256 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Puts `contents` and the manifest in the place of whatever artifact `dist` holds.
+///
+/// Refuses, with class configuration, to replace a directory that is no artifact of nattenc.
+pub fn write(dist: &Path, contents: &Contents, manifest: &str) -> anyhow::Result<()> {
+    let parent = dist.parent().unwrap_or(Path::new("."));
+    let name = dist.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    if dist.exists() && !is_ours(dist) {
+        return Err(Failure::config(format!("{}: is there already and has no manifest.json of nattenc", dist.display()))
+            .hint(format!("move {} away, or give another --dist", dist.display()))
+            .into());
+    }
+    let staged = parent.join(format!(".{name}.new"));
+    let old = parent.join(format!(".{name}.old"));
+    fs::remove_dir(&staged)?;
+    for (path, bytes) in contents {
+        fs::write(&staged.join(path), bytes)?;
+    }
+    fs::write(&staged.join("manifest.json"), manifest.as_bytes())?;
+    fs::remove_dir(&old)?;
+    if dist.exists() {
+        fs::rename(dist, &old)?;
+    }
+    fs::rename(&staged, dist)?;
+    fs::remove_dir(&old)
+}
+
+/// Whether the directory is an artifact that nattenc made, and may therefore be replaced or removed.
+pub fn is_ours(dist: &Path) -> bool {
+    let text = fs::read_if_exists(&dist.join("manifest.json")).ok().flatten().unwrap_or_default();
+    serde_json::from_slice::<serde_json::Value>(&text).is_ok_and(|v| v["format_version"].is_u64())
+}
+
+/// The licence texts of everything inside the libraries, by their path in the artifact.
+///
+/// `sources` is the unpacked sdist, `toolkit` the toolkit's home.
+pub fn licences(sources: &Path, toolkit: &Path) -> anyhow::Result<Contents> {
+    let mut contents = Contents::new();
+    for (from, to) in [
+        (sources.join("LICENSE"), "LICENSES/NATTEN.txt"),
+        (sources.join("third_party/cutlass/LICENSE.txt"), "LICENSES/CUTLASS.txt"),
+    ] {
+        contents.insert(to.to_owned(), fs::read(&from)?);
+    }
+    if let Some(path) = runtime_licence(toolkit)? {
+        contents.insert("LICENSES/CUDA-runtime.txt".to_owned(), fs::read(&path)?);
+    } else {
+        let text = "The libraries here hold parts of NVIDIA's CUDA runtime, under the licence agreement of the\nCUDA toolkit that they were built with. That toolkit came without a copy of it.\n";
+        contents.insert("LICENSES/CUDA-runtime.txt".to_owned(), text.as_bytes().to_vec());
+    }
+    Ok(contents)
+}
+
+/// The runtime's licence: inside its wheel's metadata, two levels above a home made of wheels, or at the
+/// top of an installed toolkit.
+fn runtime_licence(toolkit: &Path) -> anyhow::Result<Option<PathBuf>> {
+    if let Some(tree) = toolkit.parent().and_then(Path::parent)
+        && tree.join("nvidia").is_dir()
+    {
+        for entry in fs::list(tree)? {
+            let name = entry.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+            if name.starts_with("nvidia_cuda_runtime-") && name.ends_with(".dist-info") {
+                for candidate in ["licenses/License.txt", "License.txt"] {
+                    let path = entry.join(candidate);
+                    if path.is_file() {
+                        return Ok(Some(path));
+                    }
+                }
+            }
+        }
+    }
+    Ok(["EULA.txt", "LICENSE"].iter().map(|n| toolkit.join(n)).find(|p| p.is_file()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contents(text: &str) -> Contents {
+        Contents::from([("lib/a".to_owned(), text.as_bytes().to_vec())])
+    }
+
+    const MANIFEST: &str = "{\"format_version\": 1}";
+
+    #[test]
+    fn artifact_is_replaced_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let dist = root.path().join("dist/cu130");
+        write(&dist, &contents("old"), MANIFEST).unwrap();
+        fs::write(&dist.join("lib/stale"), b"x").unwrap();
+        write(&dist, &contents("new"), MANIFEST).unwrap();
+        assert_eq!(fs::read_text(&dist.join("lib/a")).unwrap(), "new");
+        assert!(!dist.join("lib/stale").exists());
+        assert_eq!(fs::list(&root.path().join("dist")).unwrap(), [dist]);
+    }
+
+    #[test]
+    fn directory_of_someone_else_is_not_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let dist = root.path().join("dist");
+        fs::write(&dist.join("precious"), b"x").unwrap();
+        let error = write(&dist, &contents("new"), MANIFEST).unwrap_err();
+        assert_eq!(crate::failure::class(&error), crate::failure::Class::Config);
+        assert!(dist.join("precious").exists());
+    }
+
+    #[test]
+    fn changed_byte_of_a_packaged_file_is_noticed() {
+        let root = tempfile::tempdir().unwrap();
+        let dist = root.path().join("dist");
+        let files = files(&contents("same"));
+        write(&dist, &contents("same"), MANIFEST).unwrap();
+        assert!(is_current(&dist, MANIFEST, &files).unwrap());
+        fs::write(&dist.join("lib/a"), b"sane").unwrap();
+        assert!(!is_current(&dist, MANIFEST, &files).unwrap());
+    }
+}

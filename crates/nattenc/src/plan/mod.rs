@@ -4,12 +4,13 @@
 //! clock, environment or process. Everything asked for that is not built is a [`Skip`] with a reason.
 
 pub mod capability;
+pub mod describe;
 pub mod gencode;
 
 use crate::catalog::{Catalog, Family, Kernel};
-use crate::config::{CapabilityEntry, Config, Preset, Release, Section, Selector, Variant};
+use crate::config::{CapabilityEntry, Config, Preset, Release, Section, Selector, Traits, Variant};
 use crate::failure::Failure;
-use capability::{Capability, CapabilityRequest, Suffix};
+use capability::{Capability, CapabilityRequest, Suffix, Support};
 use gencode::Gencode;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +61,7 @@ pub struct SectionPlan {
 impl SectionPlan {
     /// The capabilities that are compiled.
     pub fn built(&self) -> Vec<CapabilityRequest> {
-        self.capabilities.iter().filter(|(_, d)| *d == Decision::Build).map(|(c, _)| c.clone()).collect()
+        self.capabilities.iter().filter(|(_, d)| *d == Decision::Build).map(|(c, _)| *c).collect()
     }
 }
 
@@ -312,17 +313,24 @@ impl Scope {
     }
 
     fn selects(&self, family: &str, kernel: &Kernel) -> bool {
-        let mut named = self.select.iter().filter(|s| s.names_family(family)).peekable();
-        named.peek().is_none() || named.any(|s| s.matches(family, kernel))
+        let (dtype, direction) = (kernel.dtype.to_string(), kernel.direction.to_string());
+        let traits = Traits {
+            family,
+            dim: Some(kernel.rank).filter(|rank| *rank > 0),
+            dtype: Some(&dtype),
+            direction: Some(&direction),
+            causal: Some(kernel.causal.as_slice()).filter(|mask| !mask.is_empty()),
+            head_dim: None,
+        };
+        crate::config::selected(&self.select, &traits)
     }
 }
 
 /// The failure for a name that nothing declares, with the nearest one that exists.
 pub fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>, what: &str) -> anyhow::Error {
     let known: Vec<&str> = known.collect();
-    let nearest = crate::config::nearest(name, known.iter().copied());
     let failure = Failure::config(format!("{kind} {name:?} is not {what}\n  known: {}", known.join(", ")));
-    match nearest {
+    match crate::config::nearest(name, known.iter().copied()) {
         Some(nearest) => failure.hint(format!("did you mean {nearest:?}?")).into(),
         None => failure.hint(format!("use one of: {}", known.join(", "))).into(),
     }
@@ -368,17 +376,17 @@ fn plan_section(
         {
             Decision::Skip(format!("capability {request} {reason}"))
         } else {
-            match support(&request, variant, known) {
-                Support::Yes => Decision::Build,
-                Support::Warn(warning) => {
+            match verdict(request, variant, known) {
+                Verdict::Build => Decision::Build,
+                Verdict::Warn(warning) => {
                     warnings.push(warning);
                     Decision::Build
                 }
-                Support::No(reason) => {
+                Verdict::Vanishes(reason) => {
                     let place = entry.map_or_else(|| section.at.to_string(), |e| e.at.to_string());
                     if section.required {
                         problems.push(format!(
-                            "{place}: section {}: capability {request} {reason}, and no gate of build.toml says so",
+                            "{place}: section {}: {reason}; no gate of build.toml explains that it is left out",
                             section.name
                         ));
                     }
@@ -429,14 +437,14 @@ fn wanted_capabilities<'a>(
     scope: &Scope,
 ) -> anyhow::Result<Vec<(CapabilityRequest, Option<&'a CapabilityEntry>)>> {
     let Some(asked) = &scope.capabilities else {
-        return Ok(declared.iter().map(|e| (e.request.clone(), Some(e))).collect());
+        return Ok(declared.iter().map(|e| (e.request, Some(e))).collect());
     };
     let mut wanted = Vec::new();
     for request in asked {
         let declares = |list: &[CapabilityEntry]| list.iter().any(|e| e.request.capability == request.capability);
         let entry = declared.iter().find(|e| e.request.capability == request.capability);
         if entry.is_some() {
-            wanted.push((request.clone(), entry));
+            wanted.push((*request, entry));
             continue;
         }
         let elsewhere = config
@@ -456,7 +464,7 @@ fn wanted_capabilities<'a>(
             }
         };
         if declared.iter().any(kin) {
-            wanted.push((request.clone(), None));
+            wanted.push((*request, None));
             continue;
         }
         let takers = config.sections.iter().any(|s| s.capabilities.iter().any(kin));
@@ -478,31 +486,30 @@ fn wanted_capabilities<'a>(
     Ok(wanted)
 }
 
-enum Support {
-    Yes,
+/// What to do with a capability that no gate keeps out.
+enum Verdict {
+    Build,
     Warn(String),
-    No(String),
+    Vanishes(String),
 }
 
-fn support(request: &CapabilityRequest, variant: &Variant, known: Option<&[Capability]>) -> Support {
+fn verdict(request: CapabilityRequest, variant: &Variant, known: Option<&[Capability]>) -> Verdict {
     let capability = request.capability;
-    let table = capability.support(variant.release);
-    let listed = known.map(|k| k.contains(&capability));
-    match (table, listed) {
-        (Ok(()), Some(true) | None) => Support::Yes,
-        (Ok(()), Some(false)) => Support::No(format!(
-            "is not among those that the nvcc of cuda {} lists, though cuda {} should have it",
-            variant.release, variant.release
-        )),
-        (Err(reason), Some(true)) => Support::Warn(format!(
-            "capability {capability}: nvcc lists it, though nattenc's table says that it {reason}; building it"
-        )),
-        (Err(reason), _) => Support::No(reason),
+    let support = capability::support(capability, variant.release, known.unwrap_or_default());
+    let reason = support.reason(capability, variant.release);
+    match support {
+        Support::Yes => Verdict::Build,
+        // Without a compiler to ask, the table alone decides.
+        Support::NotListed if known.is_none() => Verdict::Build,
+        Support::OnlyCompilerKnows => Verdict::Warn(reason),
+        Support::TooOld(_) | Support::Dropped(..) | Support::NotListed | Support::Unknown => {
+            Verdict::Vanishes(reason)
+        }
     }
 }
 
 fn add_units(plan: &mut Plan, section: &Section, decided: &SectionPlan, scope: &Scope, catalog: &'static Catalog) {
-    let gencodes: Vec<Gencode> = decided.built().iter().map(Gencode::of).collect();
+    let gencodes: Vec<Gencode> = decided.built().into_iter().map(Gencode::of).collect();
     if gencodes.is_empty() {
         return;
     }

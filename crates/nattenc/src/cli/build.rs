@@ -1,0 +1,76 @@
+//! `nattenc build`: everything for one variant.
+
+use super::{SelectArgs, SupplyArgs};
+use crate::execute::Limits;
+use crate::pipeline::{self, Options, Project, Summary};
+use crate::report::{self, bytes, duration};
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options of `build`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  nattenc build --variant cu130 --preset starter
+  nattenc build --variant cu130 --preset starter --capability 8.6
+  nattenc build --family fna --select 'family=fna,dim=3,dtype=bfloat16' --capability 9.0
+  nattenc build --variant cu128 --toolkit /usr/local/cuda-12.8 -j 8 --json")]
+pub struct BuildArgs {
+    /// The variant, one of `nattenc variants`; build.toml names the default
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
+    #[command(flatten)]
+    select: SelectArgs,
+    #[command(flatten)]
+    supply: SupplyArgs,
+    /// Compiler processes at once, exactly; the default is the CPUs that this process may use
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<usize>,
+    /// After a failure still build everything that does not need what failed
+    #[arg(long)]
+    keep_going: bool,
+    /// Where to put the artifact instead of dist/<variant>
+    #[arg(long, value_name = "DIR")]
+    dist: Option<PathBuf>,
+    /// Print the summary as JSON on stdout
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(project: &Project, args: &BuildArgs) -> anyhow::Result<()> {
+    let variant = project.variant(args.variant.as_deref())?;
+    let options = Options {
+        request: args.select.request()?,
+        supply: args.supply.supply(),
+        limits: Limits { jobs: super::jobs(args.jobs)?, on_failure: super::on_failure(args.keep_going) },
+        dist: args.dist.clone(),
+    };
+    let reporter = report::for_stderr();
+    let summary = pipeline::build(project, &variant, &options, reporter.as_ref())?;
+    reporter.result(&text(&summary));
+    if args.json {
+        report::stdout(&serde_json::to_string_pretty(&summary)?);
+    }
+    Ok(())
+}
+
+fn text(s: &Summary) -> String {
+    let state = if s.unchanged { "unchanged" } else { "written" };
+    let peak = if s.ran == 0 {
+        String::new()
+    } else {
+        format!(", largest job {} ({})", bytes(s.peak_job_memory), s.peak_job)
+    };
+    format!(
+        "{}: {state}, {} kernels in {} units\n  {} jobs: {} ran, {} from the cache; {} wall, {} CPU{peak}",
+        s.dist.display(),
+        s.kernels,
+        s.units,
+        s.jobs,
+        s.ran,
+        s.cached,
+        duration(Duration::from_secs_f64(s.wall)),
+        duration(Duration::from_secs_f64(s.cpu)),
+    )
+}

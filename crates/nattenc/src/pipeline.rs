@@ -1,0 +1,590 @@
+//! The order of the phases, and the only file that knows it.
+//!
+//! configuration and request, then toolkit and sources, then plan, generated text, graph, execution,
+//! artifact.
+
+use crate::catalog;
+use crate::config::{self, Config, Variant};
+use crate::execute::cache::{Cache, Key};
+use crate::execute::process::{self, CommandLine};
+use crate::execute::{self, Digests, How, Limits, Setting};
+use crate::failure::{Class, Failure};
+use crate::fetch::{self, Target};
+use crate::generate;
+use crate::graph::{Graph, JobId, Tree, compile, dryrun};
+use crate::link;
+use crate::package::{self, Packaged, manifest};
+use crate::plan::{self, Plan, Request};
+use crate::report::{self, Reporter};
+use crate::toolkit::{self, Cudart, Toolkit};
+use crate::{env, fs};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+/// A checkout: the directory of build.toml, and what it says.
+pub struct Project {
+    /// The directory of build.toml; `variants/`, `build/` and `dist/` lie beside it.
+    pub root: PathBuf,
+    /// What build.toml says.
+    pub config: Config,
+}
+
+impl Project {
+    /// Reads `file`, or the build.toml of the nearest directory above `from` that has one.
+    pub fn open(file: Option<&Path>, from: &Path) -> anyhow::Result<Project> {
+        let path = match file {
+            Some(path) => path.to_path_buf(),
+            None => from.ancestors().map(|d| d.join("build.toml")).find(|p| p.is_file()).ok_or_else(|| {
+                Failure::config(format!("no build.toml in {} or above it", from.display()))
+                    .hint("run nattenc inside a checkout, or name the file with --config")
+            })?,
+        };
+        let config = config::load(&path)?;
+        let root = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok(Project { root: fs::real_path(root)?, config })
+    }
+
+    /// Where variant definitions are.
+    pub fn variants_dir(&self) -> PathBuf {
+        self.root.join("variants")
+    }
+
+    /// The variant of that name, or the default one.
+    pub fn variant(&self, name: Option<&str>) -> anyhow::Result<Variant> {
+        config::variant(&self.variants_dir(), name.unwrap_or(&self.config.default_variant))
+    }
+
+    /// Where a variant's artifact goes.
+    pub fn dist(&self, variant: &str) -> PathBuf {
+        self.root.join("dist").join(variant)
+    }
+
+    /// Where a variant is built.
+    pub fn build_dir(&self, variant: &str) -> PathBuf {
+        self.root.join("build").join(variant)
+    }
+}
+
+/// What a build may fetch and use.
+#[derive(Debug, Clone, Default)]
+pub struct Supply {
+    /// Use no network.
+    pub offline: bool,
+    /// Fetch nothing that nattenc.lock does not pin.
+    pub locked: bool,
+    /// An installed toolkit that comes before all others.
+    pub toolkit: Option<PathBuf>,
+}
+
+/// How a build runs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What is built.
+    pub request: Request,
+    /// From what.
+    pub supply: Supply,
+    /// Within which limits.
+    pub limits: Limits,
+    /// Where the artifact goes, if not to `dist/<variant>`.
+    pub dist: Option<PathBuf>,
+}
+
+/// What a build came to.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Summary {
+    /// The variant.
+    pub variant: String,
+    /// Where its artifact is.
+    pub dist: PathBuf,
+    /// Units in it.
+    pub units: usize,
+    /// Kernels in it.
+    pub kernels: usize,
+    /// Jobs of the graph.
+    pub jobs: usize,
+    /// Jobs whose command ran.
+    pub ran: usize,
+    /// Jobs whose outputs were in the cache.
+    pub cached: usize,
+    /// Wall seconds, fetching included.
+    pub wall: f64,
+    /// CPU seconds of the jobs that ran.
+    pub cpu: f64,
+    /// Largest resident set of one job that ran, bytes.
+    pub peak_job_memory: u64,
+    /// Which job that was.
+    pub peak_job: String,
+    /// Whether the artifact that was there was this very one.
+    pub unchanged: bool,
+}
+
+/// The options that the fetch module wants.
+pub fn fetch_options(project: &Project, supply: &Supply) -> anyhow::Result<fetch::Options> {
+    Ok(fetch::Options {
+        home: fetch::store_home()?,
+        lock_file: project.root.join("nattenc.lock"),
+        offline: supply.offline,
+        locked: supply.locked,
+        python: env::path("NATTENC_PYTHON"),
+    })
+}
+
+/// A toolkit, and the digest of all that compiling reads of it.
+pub struct Supplied {
+    /// The toolkit.
+    pub toolkit: Toolkit,
+    /// Digest of its headers and of what comes with its compilers.
+    pub digest: String,
+}
+
+/// Everything that makes `plan`'s artifact, run to the end.
+pub fn build(project: &Project, variant: &Variant, options: &Options, reporter: &dyn Reporter) -> anyhow::Result<Summary> {
+    let begun = Instant::now();
+    let catalog = catalog::catalog()?;
+    // Planned first without a toolkit: a request that cannot be met must not fetch anything.
+    plan::plan(&project.config, variant, None, &options.request, catalog)?;
+
+    let fetching = fetch_options(project, &options.supply)?;
+    let digests = toolkit::Memo::open(&fetching.home);
+    let supplied = supply_toolkit(project, variant, &options.supply, &fetching, &digests, reporter)?;
+    let toolkit = &supplied.toolkit;
+    let sources = fetch::natten(&fetching, &project.config.natten, &report::Transfers(reporter))?;
+    let plan = plan::plan(&project.config, variant, Some(&toolkit.capabilities), &options.request, catalog)?;
+    for warning in &plan.warnings {
+        reporter.warning(warning);
+    }
+
+    let build_dir = project.build_dir(&variant.name);
+    let _lock = lock(&build_dir)?;
+    let cache = Cache::new(&fetching.home);
+    let texts = render(&plan, toolkit, &build_dir)?;
+    let setting_parts = Parts::new(&supplied, &sources.root, &sources.digest, &build_dir, &texts.support_digest)?;
+    let signal = watch_signals()?;
+    let setting = Setting {
+        scratch: build_dir.join("scratch"),
+        logs: build_dir.join("logs"),
+        cache: &cache,
+        trees: setting_parts.trees,
+        tools: setting_parts.tools,
+        env: setting_parts.env,
+        digests: &digests,
+        reporter,
+        signal: &signal,
+    };
+    probe(toolkit, &setting)?;
+    let (graph, ends) = graph(&plan, toolkit, &texts, &setting)?;
+    reporter.phase(&format!(
+        "building {}: {} kernels in {} units, {} jobs, {} at once",
+        variant.name,
+        plan.counts.live,
+        plan.units.len(),
+        graph.jobs().len(),
+        options.limits.jobs
+    ));
+    let built = execute::run(&graph, &setting, options.limits)?;
+    fs::write(&build_dir.join("jobs.json"), (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes())?;
+    digests.save();
+
+    let dist = options.dist.clone().unwrap_or_else(|| project.dist(&variant.name));
+    let facts = manifest::Facts {
+        target: Target::host()?.name().to_owned(),
+        toolkit: toolkit.version.clone(),
+        sdist_sha256: sources.digest.clone(),
+        cutlass: fetch::cutlass_version(&sources)?,
+        static_runtime: matches!(toolkit.cudart, Cudart::Static(_)),
+        compression: compression(toolkit).join(" "),
+    };
+    let packaged = pack(&plan, &facts, &dist, &Inside { built: &built, ends: &ends, cache: &cache, toolkit, sources: &sources.root })?;
+    fs::remove_dir(&setting.scratch)?;
+    Ok(summary(&plan, &built, dist, packaged, begun.elapsed()))
+}
+
+fn summary(plan: &Plan, built: &execute::Built, dist: PathBuf, packaged: Packaged, wall: Duration) -> Summary {
+    let ran: Vec<&execute::Record> = built.records.iter().filter(|r| r.how == How::Ran).collect();
+    let peak = ran.iter().max_by_key(|r| r.peak_memory);
+    Summary {
+        variant: plan.variant.clone(),
+        dist,
+        units: plan.units.len(),
+        kernels: plan.counts.live,
+        jobs: built.records.len(),
+        ran: ran.len(),
+        cached: built.records.len() - ran.len(),
+        wall: wall.as_secs_f64(),
+        cpu: ran.iter().map(|r| r.cpu).sum(),
+        peak_job_memory: peak.map_or(0, |r| r.peak_memory),
+        peak_job: peak.map_or_else(String::new, |r| format!("{} {}", r.kind.word(), r.label)),
+        unchanged: packaged == Packaged::Unchanged,
+    }
+}
+
+/// The toolkit of a variant: `--toolkit`, else the first of the definition's providers that has one.
+pub fn supply_toolkit(
+    project: &Project,
+    variant: &Variant,
+    supply: &Supply,
+    fetching: &fetch::Options,
+    digests: &dyn Digests,
+    reporter: &dyn Reporter,
+) -> anyhow::Result<Supplied> {
+    let progress = report::Transfers(reporter);
+    let others = config::variants(&project.variants_dir())?;
+    toolkit::provide(variant, &others, supply.toolkit.as_deref(), fetching, digests, &progress)
+        .map(|(toolkit, digest)| Supplied { toolkit, digest })
+}
+
+/// One build per output directory. The lock goes with the process, however it ends.
+fn lock(build_dir: &Path) -> anyhow::Result<File> {
+    let path = build_dir.join("lock");
+    let file = fs::open_append(&path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(Failure::new(Class::Locked, format!("{}: another build owns this directory", build_dir.display()))
+                .hint("wait for it to end, or build another variant")
+                .into())
+        }
+        Err(std::fs::TryLockError::Error(e)) => {
+            Err(Failure::config(format!("{}: cannot be locked: {e}", path.display()))
+                .hint("put the checkout on a file system with locks")
+                .into())
+        }
+    }
+}
+
+/// Every text that is compiled.
+struct Texts {
+    /// Per unit of the plan.
+    units: Vec<Arc<str>>,
+    /// C++ for the host compiler: name and text.
+    sources: Vec<(String, Arc<str>)>,
+    /// Of nattenc's own headers.
+    support_digest: String,
+}
+
+fn codes(unit: &plan::UnitPlan) -> Vec<generate::Code> {
+    let mut codes = Vec::new();
+    for gencode in &unit.gencodes {
+        for real in &gencode.real {
+            codes.push(generate::Code::new(*real, false));
+        }
+        if gencode.ptx {
+            codes.push(generate::Code::new(gencode.virtual_arch, true));
+        }
+    }
+    codes
+}
+
+/// Renders units and registry, and lays our own headers and the units out below the build directory.
+fn render(plan: &Plan, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Texts> {
+    let units: Vec<generate::Unit<'_>> = plan
+        .units
+        .iter()
+        .map(|u| generate::Unit {
+            name: u.name.clone(),
+            family: &u.family,
+            kernels: u.kernels.clone(),
+            codes: codes(u),
+        })
+        .collect();
+    let info = serde_json::to_string(&manifest::build_info(plan, &toolkit.version))?;
+    let reasons: BTreeMap<String, String> = plan
+        .backends()
+        .into_iter()
+        .zip(plan::BACKENDS.iter().map(|(name, families)| ((*name).to_owned(), *families)).collect::<BTreeMap<_, _>>())
+        .filter_map(|((_, backend), (_, families))| backend.reason.map(|reason| (families, reason)))
+        .flat_map(|(families, reason)| families.iter().map(move |f| ((*f).to_owned(), reason.clone())))
+        .collect();
+
+    let mut files: BTreeMap<PathBuf, Arc<str>> = BTreeMap::new();
+    let mut texts = Vec::new();
+    for unit in &units {
+        let text: Arc<str> = Arc::from(generate::unit(unit)?);
+        files.insert(build_dir.join("src").join(unit.family).join(format!("{}.cu", unit.name)), Arc::clone(&text));
+        texts.push(text);
+    }
+    let registry: Arc<str> = Arc::from(generate::registry(&units, &info, &reasons)?);
+    files.insert(build_dir.join("src/registry.cpp"), Arc::clone(&registry));
+    let mut key = Key::new("support");
+    let mut sources = vec![("registry.cpp".to_owned(), registry)];
+    for (name, text) in generate::support_files() {
+        key.add(name, text);
+        files.insert(build_dir.join("inc").join(name), Arc::from(*text));
+        if generate::host_sources().contains(name) {
+            sources.push(((*name).to_owned(), Arc::from(*text)));
+        }
+    }
+    for (path, text) in &files {
+        fs::write_if_changed(path, text.as_bytes())?;
+    }
+    remove_others(build_dir, &files)?;
+    Ok(Texts { units: texts, sources, support_digest: key.finish() })
+}
+
+/// Takes away what an earlier render left and this one no longer has: a header that is gone must not be found.
+fn remove_others(build_dir: &Path, files: &BTreeMap<PathBuf, Arc<str>>) -> anyhow::Result<()> {
+    for dir in ["src", "inc"] {
+        for entry in walkdir::WalkDir::new(build_dir.join(dir)).sort_by_file_name() {
+            let entry = entry?;
+            if entry.file_type().is_file() && !files.contains_key(entry.path()) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The parts of a [`Setting`] that come from the toolkit and the sources.
+struct Parts {
+    trees: BTreeMap<Tree, (PathBuf, String)>,
+    tools: BTreeMap<String, String>,
+    env: BTreeMap<String, String>,
+}
+
+impl Parts {
+    fn new(supplied: &Supplied, sources: &Path, sdist: &str, build_dir: &Path, support: &str) -> anyhow::Result<Parts> {
+        let toolkit = &supplied.toolkit;
+        let trees = BTreeMap::from([
+            (Tree::Toolkit, (toolkit.home.clone(), supplied.digest.clone())),
+            (Tree::Sources, (fs::real_path(sources)?, sdist.to_owned())),
+            (Tree::Support, (fs::real_path(build_dir)?.join("inc"), support.to_owned())),
+        ]);
+        let digest = |names: &[&str]| {
+            let mut key = Key::new("tool");
+            for name in names {
+                if let Some(tool) = toolkit.tools.get(*name) {
+                    key.add(name, &tool.sha256);
+                }
+            }
+            key.finish()
+        };
+        let host = ["gcc", "cc1plus", "as"];
+        let tools = BTreeMap::from([
+            ("nvcc".to_owned(), digest(&["nvcc", "gcc"])),
+            ("cudafe++".to_owned(), digest(&["cudafe++"])),
+            ("cicc".to_owned(), digest(&["cicc", "libdevice"])),
+            ("ptxas".to_owned(), digest(&["ptxas"])),
+            ("fatbinary".to_owned(), digest(&["fatbinary"])),
+            ("host".to_owned(), digest(&host)),
+            ("link".to_owned(), digest(&["gcc", "cc1plus", "as", "ld"])),
+            ("ar".to_owned(), digest(&["ar"])),
+        ]);
+        let mut path: Vec<String> = Vec::new();
+        for dir in toolkit.host.path.parent().into_iter().map(|d| d.display().to_string()) {
+            path.push(dir);
+        }
+        path.extend(["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned));
+        path.dedup();
+        let env = BTreeMap::from([("PATH".to_owned(), path.join(":")), ("LC_ALL".to_owned(), "C".to_owned())]);
+        Ok(Parts { trees, tools, env })
+    }
+}
+
+/// The flag that compresses fatbins: `--compress-mode` came with 12.8, and `size` needs a 12.4 driver.
+fn compression(toolkit: &Toolkit) -> Vec<&'static str> {
+    if toolkit.release >= config::Release::new(12, 8) {
+        vec!["--compress-mode=size"]
+    } else {
+        vec!["-Xfatbin", "-compress-all"]
+    }
+}
+
+/// One tiny compile before any unit, once per toolkit and host compiler.
+fn probe(toolkit: &Toolkit, setting: &Setting<'_>) -> anyhow::Result<()> {
+    let mut key = Key::new("probe");
+    for tool in ["nvcc", "cicc", "ptxas", "host"] {
+        key.add(tool, setting.tools.get(tool).map_or("", String::as_str));
+    }
+    key.add("tk", &setting.trees[&Tree::Toolkit].1);
+    let key = key.finish();
+    if setting.cache.action(&key).is_some() {
+        return Ok(());
+    }
+    setting.reporter.phase("probing the toolkit with one small compile");
+    let scratch = setting.scratch.join("probe");
+    fs::create_dir(&scratch)?;
+    toolkit::probe(toolkit, &scratch)?;
+    let action = execute::cache::Action { outputs: vec![], headers: vec![], cpu: 0.0, wall: 0.0, peak_memory: 0 };
+    if let Err(error) = setting.cache.put_action(&key, &action) {
+        setting.reporter.warning(&format!("the probe is not recorded in the cache: {error}"));
+    }
+    Ok(())
+}
+
+/// Compile jobs of every unit, then the link jobs.
+fn graph(plan: &Plan, toolkit: &Toolkit, texts: &Texts, setting: &Setting<'_>) -> anyhow::Result<(Graph, link::Ends)> {
+    let programs = programs(toolkit)?;
+    let host = toolkit.host.path.display().to_string();
+    let mut dry_runs: BTreeMap<Vec<String>, dryrun::DryRun> = BTreeMap::new();
+    let mut graph = Graph::default();
+    let mut objects: Vec<(String, JobId)> = Vec::new();
+    for (unit, text) in plan.units.iter().zip(&texts.units) {
+        let args = compile::nvcc_args(unit, &compression(toolkit), &host);
+        if !dry_runs.contains_key(&args) {
+            dry_runs.insert(args.clone(), dry_run(toolkit, &args, setting)?);
+        }
+        let object = compile::unit(&mut graph, unit, text, &dry_runs[&args], &programs).map_err(|why| {
+            Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
+                .unit(unit.label())
+                .hint("use a toolkit release that `nattenc variants` lists")
+        })?;
+        objects.push((unit.name.clone(), object));
+    }
+    let tools = link::Tools {
+        host,
+        archiver: toolkit.tools.get("ar").map_or_else(|| "ar".to_owned(), |t| t.path.display().to_string()),
+        include: inside(&toolkit.include, toolkit)?,
+        runtime: match &toolkit.cudart {
+            Cudart::Static(path) => link::Runtime::Static(inside(path, toolkit)?),
+            Cudart::Shared(path) => {
+                link::Runtime::Shared(inside(path.parent().unwrap_or(Path::new(".")), toolkit)?)
+            }
+        },
+    };
+    let header = generate::support_files().iter().find(|(n, _)| *n == "natten_kernels.h").map_or("", |(_, t)| *t);
+    let ends = link::jobs(&mut graph, &objects, &texts.sources, &link::exports(header), &tools);
+    Ok((graph, ends))
+}
+
+/// A path of the toolkit, relative to a scratch directory.
+fn inside(path: &Path, toolkit: &Toolkit) -> anyhow::Result<String> {
+    let relative = path.strip_prefix(&toolkit.home).map_err(|_| {
+        Failure::toolchain(format!("{}: is not inside the toolkit {}", path.display(), toolkit.home.display()))
+            .hint("use a toolkit whose parts lie in one directory")
+    })?;
+    Ok(format!("{}/{}", Tree::Toolkit.link(), relative.display()))
+}
+
+/// The programs of phases, relative to a scratch directory; the host compiler is absolute.
+fn programs(toolkit: &Toolkit) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut programs = BTreeMap::from([("host".to_owned(), toolkit.host.path.display().to_string())]);
+    for name in ["cudafe++", "cicc", "ptxas", "fatbinary"] {
+        if let Some(tool) = toolkit.tools.get(name) {
+            programs.insert(name.to_owned(), inside(&tool.path, toolkit)?);
+        }
+    }
+    Ok(programs)
+}
+
+/// nvcc's own account of what it would run; kept in the cache.
+fn dry_run(toolkit: &Toolkit, args: &[String], setting: &Setting<'_>) -> anyhow::Result<dryrun::DryRun> {
+    let mut key = Key::new("dry run");
+    key.add("nvcc", &setting.tools["nvcc"]);
+    key.add("tk", &setting.trees[&Tree::Toolkit].1);
+    args.iter().for_each(|a| key.add("arg", a));
+    let key = key.finish();
+    let cached = setting.cache.action(&key).and_then(|a| setting.cache.get(a.outputs.first()?));
+    let text = if let Some(bytes) = cached {
+        String::from_utf8_lossy(&bytes).into_owned()
+    } else {
+        let dir = setting.scratch.join("dryrun");
+        fs::symlink(&toolkit.home, &dir.join(Tree::Toolkit.link()))?;
+        fs::write(&dir.join(compile::UNIT_FILE), b"")?;
+        let mut argv = vec![inside(&toolkit.nvcc, toolkit)?, "--dryrun".to_owned(), "--keep".to_owned()];
+        argv.extend(args.iter().cloned());
+        let command = CommandLine { argv, env: setting.env.clone(), cwd: dir };
+        let finished = process::capture(&command)?;
+        if !finished.success() {
+            return Err(Failure::toolchain(format!("nvcc {} refused the flags of a unit", toolkit.version))
+                .diagnostic(execute::first_diagnostic(&finished.output).unwrap_or_else(|| "none".to_owned()))
+                .hint(format!("check cuda-flags in build.toml; the command was: {command}"))
+                .into());
+        }
+        let blob = setting.cache.put(finished.output.as_bytes());
+        let recorded = blob.and_then(|blob| {
+            let action =
+                execute::cache::Action { outputs: vec![blob], headers: vec![], cpu: 0.0, wall: 0.0, peak_memory: 0 };
+            setting.cache.put_action(&key, &action)
+        });
+        if let Err(error) = recorded {
+            setting.reporter.warning(&format!("a dry run is not recorded in the cache: {error}"));
+        }
+        finished.output
+    };
+    dryrun::parse(&text).map_err(|e| {
+        Failure::toolchain(format!("nvcc {}: its dry run cannot be read: {}", toolkit.version, e.why))
+            .diagnostic(e.line)
+            .hint("check that nvcc is the real one, and that its release is one that `nattenc variants` lists")
+            .into()
+    })
+}
+
+/// Where the parts of an artifact come from.
+struct Inside<'a> {
+    built: &'a execute::Built,
+    ends: &'a link::Ends,
+    cache: &'a Cache,
+    toolkit: &'a Toolkit,
+    sources: &'a Path,
+}
+
+fn pack(plan: &Plan, facts: &manifest::Facts, dist: &Path, from: &Inside<'_>) -> anyhow::Result<Packaged> {
+    let mut contents = package::licences(from.sources, &from.toolkit.home)?;
+    for (name, job) in [(link::ARCHIVE, from.ends.archive), (link::SHARED, from.ends.shared)] {
+        let bytes = from.cache.get(&from.built.outputs[job][0]).ok_or_else(|| {
+            Failure::integrity(format!("{name}: the cache lost it between linking and packaging"))
+                .hint("run the same command again")
+        })?;
+        contents.insert(format!("lib/{name}"), bytes);
+    }
+    if let Cudart::Static(path) = &from.toolkit.cudart {
+        contents.insert("lib/libcudart_static.a".to_owned(), fs::read(path)?);
+    }
+    for (name, text) in generate::support_files().iter().filter(|(n, _)| *n == "natten_kernels.h") {
+        contents.insert(format!("include/{name}"), text.as_bytes().to_vec());
+    }
+    let files = package::files(&contents);
+    let manifest = package::manifest_text(plan, facts, &files)?;
+    if package::is_current(dist, &manifest, &files)? {
+        return Ok(Packaged::Unchanged);
+    }
+    package::write(dist, &contents, &manifest)?;
+    Ok(Packaged::Written)
+}
+
+/// From here on SIGINT and SIGTERM set a number instead of ending the process; a second one ends it.
+fn watch_signals() -> anyhow::Result<Arc<AtomicUsize>> {
+    let flag = Arc::new(AtomicUsize::new(0));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_usize(signal, Arc::clone(&flag), usize::try_from(signal)?)?;
+    }
+    Ok(flag)
+}
+
+/// What `clean` took away.
+pub fn clean(project: &Project, variants: &[String]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut removed = Vec::new();
+    for variant in variants {
+        let dist = project.dist(variant);
+        let build = project.build_dir(variant);
+        if build.join("lock").is_file() {
+            let held = lock(&build)?;
+            fs::remove_dir(&build)?;
+            drop(held);
+            removed.push(build);
+        }
+        if package::is_ours(&dist) {
+            fs::remove_dir(&dist)?;
+            removed.push(dist);
+        }
+    }
+    Ok(removed)
+}
+
+/// The variants that have something to clean, or an artifact: every directory of `build/` and `dist/`.
+pub fn present(project: &Project) -> anyhow::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for dir in ["build", "dist"] {
+        let dir = project.root.join(dir);
+        if dir.is_dir() {
+            for entry in fs::list(&dir)? {
+                names.extend(entry.file_name().map(|n| n.to_string_lossy().into_owned()).filter(|n| !n.starts_with('.')));
+            }
+        }
+    }
+    Ok(names)
+}
