@@ -204,7 +204,7 @@ fn every_single_mistake_names_its_place_and_what_to_write() {
         ),
         (
             "families = [\"fna\"]\ncap",
-            "families = [\"fmha\"]\nselect = []\n#",
+            "families = [\"fna\", \"fmha\"]\ncap",
             "family \"fmha\" is in none of the sections of [preset.starter]; those have: reference fna hopper_fna",
         ),
         (
