@@ -1,10 +1,13 @@
 //! Reads build.toml and variants/*.toml into checked values. Every problem in a file is reported at once,
 //! with its line and column; what needs a toolkit to be decided is left to the plan.
 
+mod check;
 mod place;
 mod read;
 pub mod release;
 mod select;
+#[cfg(test)]
+mod tests;
 mod variant;
 
 pub use place::{Place, nearest};
@@ -12,6 +15,7 @@ pub use release::Release;
 pub use select::{Causal, DIRECTIONS, DTYPES, Selector, Traits, selected};
 pub use variant::{Provider, Redist, Variant, variant, variants};
 
+use crate::failure::Failure;
 use crate::fs;
 use crate::plan::capability::CapabilityRequest;
 use place::{Problems, suggestion};
@@ -103,6 +107,27 @@ pub struct Preset {
 }
 
 impl Config {
+    /// This configuration with the capabilities that `variant` has in place of its own.
+    pub fn with_variant(&self, variant: &Variant) -> anyhow::Result<Config> {
+        let mut config = self.clone();
+        let names: Vec<&str> = self.sections.iter().map(|s| s.name.as_str()).collect();
+        for (name, entries) in &variant.capabilities {
+            let Some(section) = config.sections.iter_mut().find(|s| s.name == *name) else {
+                let at = entries.first().map(|e| e.at.to_string()).unwrap_or_default();
+                return Err(Failure::config(format!(
+                    "{at}: variant \"{}\" has [section.{name}], which {} does not have; {}",
+                    variant.name,
+                    self.path.display(),
+                    suggestion(name, &names)
+                ))
+                .hint(format!("rename or remove [section.{name}] in the definition of {}", variant.name))
+                .into());
+            };
+            section.capabilities.clone_from(entries);
+        }
+        Ok(config)
+    }
+
     /// The section of that name.
     pub fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|section| section.name == name)
@@ -124,10 +149,23 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
     root.only(&["edition", "general", "upstream", "section", "preset"], &mut problems);
     let default_variant = required_string(&root, "general", "default-variant", "\"cu130\"", &mut problems);
     let natten = required_string(&root, "upstream", "natten", "\"0.21.7\"", &mut problems);
-    let mut sections = Vec::new();
-    for (name, table) in root.tables("section", &mut problems) {
-        sections.push(section(name, &table, &mut problems));
+    if let Some(version) = &natten
+        && (version.value.split('.').count() < 2
+            || version.value.split('.').any(|part| release::number(part).is_none()))
+    {
+        let message = format!("natten: \"{}\" is not a version; write it as \"0.21.7\"", version.value);
+        problems.add(version.at.clone(), message);
     }
+    if let Some(word) = &default_variant {
+        check::name("default-variant", word, &mut problems);
+    }
+    let mut read = Vec::new();
+    for (name, table) in root.tables("section", &mut problems) {
+        read.push(section(name, &table, &mut problems));
+    }
+    root.require("section", "[section.core] with families and cuda-capabilities", &mut problems);
+    check::families(&read, &mut problems);
+    let sections: Vec<Section> = read.into_iter().map(|(section, _)| section).collect();
     let mut presets = BTreeMap::new();
     for (name, table) in root.tables("preset", &mut problems) {
         presets.insert(name.value.clone(), preset(name, &table, &sections, &mut problems));
@@ -150,54 +188,98 @@ fn required_string(
     example: &str,
     problems: &mut Problems<'_>,
 ) -> Option<At<String>> {
-    if !root.has(name) {
-        problems.add(root.at.clone(), format!("{} has no [{name}]; add it with {key} = {example}", root.name));
-    }
+    root.require(name, &format!("[{name}] with {key} = {example}"), problems);
     let table = root.table(name, problems)?;
     table.only(&[key], problems);
-    if !table.has(key) {
-        table.missing(key, example, problems);
-    }
+    table.require(key, &format!("{key} = {example}"), problems);
     table.string(key, problems)
 }
 
-fn section(name: At<String>, table: &Table<'_, '_>, problems: &mut Problems<'_>) -> Section {
+fn section(
+    name: At<String>,
+    table: &Table<'_, '_>,
+    problems: &mut Problems<'_>,
+) -> (Section, Vec<At<String>>) {
     table.only(
         &["families", "cuda-capabilities", "cuda-minver", "cuda-maxver", "cuda-flags", "required"],
         problems,
     );
-    for (key, example) in [("families", "[\"fna\"]"), ("cuda-capabilities", "[\"9.0\"]")] {
-        if !table.has(key) {
-            table.missing(key, example, problems);
-        }
-    }
-    let families = table.strings("families", problems).unwrap_or_default();
+    check::name("section", &name, problems);
+    table.require("families", "families = [\"fna\"]", problems);
+    table.require("cuda-capabilities", "cuda-capabilities = [\"9.0\"]", problems);
+    let families = table.strings("families", problems);
+    check::not_empty("families", families.as_ref(), table.place("families", problems), problems);
+    let families = families.unwrap_or_default();
     check_words("family", &families, FAMILIES, problems);
-    let capabilities = table.capabilities("cuda-capabilities", problems).unwrap_or_default();
-    let minver = table.parsed::<Release>("cuda-minver", problems);
-    let maxver = table.parsed::<Release>("cuda-maxver", problems);
+    let gate = table.gate(&format!("[section.{}]", name.value), problems);
     let flags = table.strings("cuda-flags", problems).unwrap_or_default();
-    Section {
+    check::flags(&name.value, &flags, problems);
+    let capabilities = table.capabilities("cuda-capabilities", problems);
+    let listed = capabilities.is_some();
+    let section = Section {
         name: name.value,
-        families: families.into_iter().map(|f| f.value).collect(),
-        capabilities,
-        minver: minver.map(|m| m.value),
-        maxver: maxver.map(|m| m.value),
+        families: families.iter().map(|f| f.value.clone()).collect(),
+        capabilities: capabilities.unwrap_or_default(),
+        minver: gate.minver.map(|m| m.value),
+        maxver: gate.maxver.map(|m| m.value),
         flags: flags.into_iter().map(|f| f.value).collect(),
         required: table.boolean("required", problems).unwrap_or(true),
         at: name.at,
+    };
+    if listed {
+        let gates = (section.minver, section.maxver);
+        let at = table.place("cuda-capabilities", problems);
+        check::capabilities(&section.name, gates, &section.capabilities, &at, problems);
     }
+    (section, families)
 }
 
-fn preset(name: At<String>, table: &Table<'_, '_>, sections: &[Section], problems: &mut Problems<'_>) -> Preset {
+fn preset(
+    name: At<String>,
+    table: &Table<'_, '_>,
+    sections: &[Section],
+    problems: &mut Problems<'_>,
+) -> Preset {
     table.only(&["sections", "families", "capabilities", "select"], problems);
+    check::name("preset", &name, problems);
     let wanted = table.strings("sections", problems);
+    check::not_empty("sections", wanted.as_ref(), table.place("sections", problems), problems);
     let known: Vec<&str> = sections.iter().map(|s| s.name.as_str()).collect();
     check_words("section", wanted.as_deref().unwrap_or_default(), &known, problems);
     let families = table.strings("families", problems);
+    check::not_empty("families", families.as_ref(), table.place("families", problems), problems);
     check_words("family", families.as_deref().unwrap_or_default(), FAMILIES, problems);
+    // What the preset has to choose from.
+    let within =
+        |section: &&Section| wanted.as_ref().is_none_or(|w| w.iter().any(|w| w.value == section.name));
+    let offered: Vec<&str> =
+        sections.iter().filter(within).flat_map(|s| &s.families).map(String::as_str).collect();
+    for family in families.iter().flatten() {
+        if FAMILIES.contains(&family.value.as_str()) && !offered.contains(&family.value.as_str()) {
+            let message = format!(
+                "family \"{}\" is in none of the sections of [preset.{}]; those have: {}",
+                family.value,
+                name.value,
+                offered.join(" ")
+            );
+            problems.add(family.at.clone(), message);
+        }
+    }
     let capabilities = table.parsed_list::<CapabilityRequest>("capabilities", problems);
+    check::not_empty("capabilities", capabilities.as_ref(), table.place("capabilities", problems), problems);
     let select = table.parsed_list::<Selector>("select", problems).unwrap_or_default();
+    for selector in &select {
+        for family in &selector.value.family {
+            let chosen = families
+                .as_ref()
+                .map_or(offered.contains(&family.as_str()), |f| f.iter().any(|f| f.value == *family));
+            if !chosen {
+                let message =
+                    format!("select names family \"{family}\", which [preset.{}] does not build", name.value);
+                problems.add(selector.at.clone(), message);
+            }
+        }
+    }
     let values = |list: Option<Vec<At<String>>>| list.map(|l| l.into_iter().map(|v| v.value).collect());
     Preset {
         name: name.value,
@@ -217,7 +299,8 @@ fn check_words(what: &str, words: &[At<String>], known: &[&str], problems: &mut 
             problems.add(word.at.clone(), message);
         }
         if let Some(first) = words[..i].iter().find(|w| w.value == word.value) {
-            problems.add(word.at.clone(), format!("{what} \"{}\" is already listed at {}", word.value, first.at));
+            problems
+                .add(word.at.clone(), format!("{what} \"{}\" is already listed at {}", word.value, first.at));
         }
     }
 }

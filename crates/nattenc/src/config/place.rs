@@ -67,7 +67,9 @@ impl<'a> Problems<'a> {
             many => format!("{}: {} problems\n  {}", self.file.display(), many.len(), many.join("\n  ")),
         };
         let first = &self.list[0].0;
-        Err(Failure::config(message).hint(format!("correct {} at line {}", first.file.display(), first.line)).into())
+        Err(Failure::config(message)
+            .hint(format!("correct {} at line {}", first.file.display(), first.line))
+            .into())
     }
 }
 
@@ -100,7 +102,7 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 /// `did you mean "x"? known: …`, for messages about unknown words.
-pub(super) fn suggestion<'a>(word: &str, known: &[&'a str]) -> String {
+pub(super) fn suggestion(word: &str, known: &[&str]) -> String {
     let list = known.join(" ");
     match nearest(word, known.iter().copied()) {
         Some(meant) => format!("did you mean \"{meant}\"? known: {list}"),

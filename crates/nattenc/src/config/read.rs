@@ -1,7 +1,8 @@
 //! Walks a TOML document by hand, so that every problem in it is found at once and has a place.
 
-use super::place::{Place, Problems, suggestion};
-use super::release::Release;
+use super::CapabilityEntry;
+use super::check::Gate;
+use super::place::{Place, Problems, nearest, suggestion};
 use crate::plan::capability::CapabilityRequest;
 use std::path::Path;
 use std::str::FromStr;
@@ -24,7 +25,10 @@ pub(super) struct Table<'a, 'b> {
 }
 
 /// Parses `text`. All syntax errors are reported, and then nothing else: what follows one is guesswork.
-pub(super) fn document<'a>(problems: &mut Problems<'_>, text: &'a str) -> anyhow::Result<Spanned<DeTable<'a>>> {
+pub(super) fn document<'a>(
+    problems: &mut Problems<'_>,
+    text: &'a str,
+) -> anyhow::Result<Spanned<DeTable<'a>>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         let at = Place::of(problems.file, text, error.span().map_or(0, |span| span.start));
@@ -60,7 +64,8 @@ impl<'a, 'b> Table<'a, 'b> {
             let word: &str = key.get_ref();
             if !known.contains(&word) {
                 let at = problems.place(&key.span());
-                problems.add(at, format!("unknown key \"{word}\" in {}; {}", self.name, suggestion(word, known)));
+                problems
+                    .add(at, format!("unknown key \"{word}\" in {}; {}", self.name, suggestion(word, known)));
             }
         }
     }
@@ -78,8 +83,12 @@ impl<'a, 'b> Table<'a, 'b> {
         self.get(key).map_or_else(|| self.at.clone(), |(_, value)| problems.place(&value.span()))
     }
 
-    pub(super) fn missing(&self, key: &str, example: &str, problems: &mut Problems<'_>) {
-        problems.add(self.at.clone(), format!("{} has no \"{key}\"; write {key} = {example}", self.name));
+    /// Requires a key. A key that only looks like it has been reported as unknown already.
+    pub(super) fn require(&self, key: &str, example: &str, problems: &mut Problems<'_>) {
+        let alike = |other: &str| nearest(other, [key]).is_some();
+        if !self.entries.keys().any(|other| other.get_ref() == key || alike(other.get_ref())) {
+            problems.add(self.at.clone(), format!("{} has no {key}; write {example}", self.name));
+        }
     }
 
     pub(super) fn string(&self, key: &str, problems: &mut Problems<'_>) -> Option<At<String>> {
@@ -93,7 +102,11 @@ impl<'a, 'b> Table<'a, 'b> {
     }
 
     /// A string that parses as `T`, whose error says what to write.
-    pub(super) fn parsed<T: FromStr<Err = String>>(&self, key: &str, problems: &mut Problems<'_>) -> Option<At<T>> {
+    pub(super) fn parsed<T: FromStr<Err = String>>(
+        &self,
+        key: &str,
+        problems: &mut Problems<'_>,
+    ) -> Option<At<T>> {
         let text = self.string(key, problems)?;
         parse(key, text, problems)
     }
@@ -169,6 +182,16 @@ impl<'a, 'b> Table<'a, 'b> {
         found
     }
 
+    /// `cuda-minver` and `cuda-maxver` of `what`.
+    pub(super) fn gate(&self, what: &str, problems: &mut Problems<'_>) -> Gate {
+        let gate = Gate {
+            minver: self.parsed("cuda-minver", problems),
+            maxver: self.parsed("cuda-maxver", problems),
+        };
+        gate.check(what, problems);
+        gate
+    }
+
     /// All keys and their strings.
     pub(super) fn string_map(&self, problems: &mut Problems<'_>) -> Vec<(String, At<String>)> {
         let keys: Vec<String> = self.entries.keys().map(|key| key.get_ref().to_string()).collect();
@@ -176,42 +199,37 @@ impl<'a, 'b> Table<'a, 'b> {
     }
 
     /// The capabilities of a section: strings, or tables with a gate of their own.
-    pub(super) fn capabilities(&self, key: &str, problems: &mut Problems<'_>) -> Option<Vec<super::CapabilityEntry>> {
+    pub(super) fn capabilities(
+        &self,
+        key: &str,
+        problems: &mut Problems<'_>,
+    ) -> Option<Vec<CapabilityEntry>> {
         let items = self.array(key, problems)?;
         let mut entries = Vec::new();
         for item in items {
             let at = problems.place(&item.span());
-            if let DeValue::Table(table) = item.get_ref() {
-                let table = Table { name: format!("an entry of {key}"), at: at.clone(), entries: table };
+            let (request, gate) = if let DeValue::Table(table) = item.get_ref() {
+                let table = Table { name: format!("an entry of {key}"), at, entries: table };
                 table.only(&["cap", "cuda-minver", "cuda-maxver"], problems);
-                if !table.has("cap") {
-                    table.missing("cap", "\"10.0\"", problems);
-                }
+                table.require("cap", "cap = \"10.0\"", problems);
                 let request = table.parsed::<CapabilityRequest>("cap", problems);
-                let minver = table.parsed::<Release>("cuda-minver", problems);
-                let maxver = table.parsed::<Release>("cuda-maxver", problems);
-                if let Some(request) = request {
-                    entries.push(super::CapabilityEntry {
-                        request: request.value,
-                        minver: minver.map(|m| m.value),
-                        maxver: maxver.map(|m| m.value),
-                        at: request.at,
-                    });
-                }
-                continue;
-            }
-            match string(item, problems) {
-                Ok(text) => {
-                    if let Some(request) = parse(key, text, problems) {
-                        entries.push(super::CapabilityEntry {
-                            request: request.value,
-                            minver: None,
-                            maxver: None,
-                            at: request.at,
-                        });
+                (request, table.gate(&format!("an entry of {key}"), problems))
+            } else {
+                match string(item, problems) {
+                    Ok(text) => (parse(key, text, problems), Gate::default()),
+                    Err(message) => {
+                        problems.add(at, format!("{key}: {message}"));
+                        (None, Gate::default())
                     }
                 }
-                Err(message) => problems.add(at, format!("{key}: {message}")),
+            };
+            if let Some(request) = request {
+                entries.push(CapabilityEntry {
+                    request: request.value,
+                    minver: gate.minver.map(|m| m.value),
+                    maxver: gate.maxver.map(|m| m.value),
+                    at: request.at,
+                });
             }
         }
         Some(entries)
@@ -225,7 +243,11 @@ fn string(value: &Spanned<DeValue<'_>>, problems: &Problems<'_>) -> Result<At<St
     }
 }
 
-fn parse<T: FromStr<Err = String>>(key: &str, text: At<String>, problems: &mut Problems<'_>) -> Option<At<T>> {
+fn parse<T: FromStr<Err = String>>(
+    key: &str,
+    text: At<String>,
+    problems: &mut Problems<'_>,
+) -> Option<At<T>> {
     match text.value.parse::<T>() {
         Ok(value) => Some(At { value, at: text.at }),
         Err(message) => {
@@ -238,7 +260,7 @@ fn parse<T: FromStr<Err = String>>(key: &str, text: At<String>, problems: &mut P
 /// The edition, before anything else is looked at: a file of a later edition may mean anything.
 pub(super) fn edition(root: &Table<'_, '_>, problems: &mut Problems<'_>) -> bool {
     let Some((_, value)) = root.get("edition") else {
-        root.missing("edition", "1", problems);
+        root.require("edition", "edition = 1", problems);
         return true;
     };
     let at = problems.place(&value.span());

@@ -77,9 +77,14 @@ mod tests {
     #[test]
     fn releases_compare_as_numbers_and_the_minimum_is_inclusive() {
         let gate = release("12.8");
-        for (text, inside) in
-            [("12.8", true), ("12.10", true), ("13.0", true), ("9.2", false), ("12.7", false), ("12.8.1", true)]
-        {
+        for (text, inside) in [
+            ("12.8", true),
+            ("12.10", true),
+            ("13.0", true),
+            ("9.2", false),
+            ("12.7", false),
+            ("12.8.1", true),
+        ] {
             assert_eq!(release(text) >= gate, inside, "{text}");
         }
     }
@@ -93,7 +98,10 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        for text in ["", "12", "12.", ".8", "v12.8", "12.8.1.2", "12,8", " 12.8", "12.8 ", "12.x", "-12.8", "012.8", "99999.1"] {
+        for text in [
+            "", "12", "12.", ".8", "v12.8", "12.8.1.2", "12,8", " 12.8", "12.8 ", "12.x", "-12.8", "012.8",
+            "99999.1",
+        ] {
             let error = text.parse::<Release>().unwrap_err();
             assert!(error.contains(&format!("{text:?}")) && error.contains("\"12.8\""), "{text:?}: {error}");
         }

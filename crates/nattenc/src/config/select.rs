@@ -125,8 +125,9 @@ impl FromStr for Selector {
             }
             seen.push(key);
             for value in values.split('|') {
-                let unknown =
-                    |known: &[&str]| format!("selector {text:?}: unknown {key} {value:?}; {}", suggestion(value, known));
+                let unknown = |known: &[&str]| {
+                    format!("selector {text:?}: unknown {key} {value:?}; {}", suggestion(value, known))
+                };
                 let listed = |known: &[&str]| {
                     if known.contains(&value) { Ok(value.to_owned()) } else { Err(unknown(known)) }
                 };
@@ -179,7 +180,9 @@ impl fmt::Display for Causal {
         match self {
             Causal::None => f.write_str("none"),
             Causal::All => f.write_str("all"),
-            Causal::Mask(flags) => flags.iter().try_for_each(|flag| f.write_str(if *flag { "1" } else { "0" })),
+            Causal::Mask(flags) => {
+                flags.iter().try_for_each(|flag| f.write_str(if *flag { "1" } else { "0" }))
+            }
         }
     }
 }

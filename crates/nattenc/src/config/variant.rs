@@ -1,8 +1,9 @@
 //! Variant definitions, `variants/<name>.toml`: a toolkit release, where that toolkit may come from, and
 //! what this variant builds differently.
 
+use super::check;
 use super::place::{Problems, nearest};
-use super::read::{self, Table};
+use super::read::{self, At, Table};
 use super::{CapabilityEntry, Release};
 use crate::failure::Failure;
 use crate::fs;
@@ -113,41 +114,22 @@ fn parse(name: &str, path: &Path, text: &str) -> anyhow::Result<Variant> {
     if !read::edition(&root, &mut problems) {
         problems.finish()?;
     }
+    check::name("variant", &At { value: name.to_owned(), at: root.at.clone() }, &mut problems);
     root.only(&["edition", "toolkit", "providers", "wheels", "redist", "section"], &mut problems);
-    for (key, example) in [("toolkit", "\"13.0\""), ("providers", "[\"installed\"]")] {
-        if !root.has(key) {
-            root.missing(key, example, &mut problems);
-        }
-    }
+    root.require("toolkit", "toolkit = \"13.0\"", &mut problems);
+    root.require("providers", "providers = [\"installed\"]", &mut problems);
     let release = root.parsed::<Release>("toolkit", &mut problems);
-    let providers = root.parsed_list::<Provider>("providers", &mut problems).unwrap_or_default();
-    let mut wheels = BTreeMap::new();
-    if let Some(table) = root.table("wheels", &mut problems) {
-        for (project, version) in table.string_map(&mut problems) {
-            wheels.insert(project, version.value);
-        }
-    }
-    let mut redist = None;
-    if let Some(table) = root.table("redist", &mut problems) {
-        table.only(&["version", "components", "url"], &mut problems);
-        for (key, example) in [("version", "\"12.9.1\""), ("components", "[\"cuda_nvcc\"]")] {
-            if !table.has(key) {
-                table.missing(key, example, &mut problems);
-            }
-        }
-        let version = table.string("version", &mut problems);
-        let components = table.strings("components", &mut problems).unwrap_or_default();
-        let url = table.string("url", &mut problems);
-        redist = version.map(|version| Redist {
-            version: version.value,
-            components: components.into_iter().map(|c| c.value).collect(),
-            url: url.map(|u| u.value),
-        });
-    }
+    let providers = providers(&root, &mut problems);
+    let toolkit = release.as_ref().map(|r| r.value);
+    let wheels = wheels(&root, toolkit, &mut problems);
+    let redist = redist(&root, toolkit, &mut problems);
     let mut capabilities = BTreeMap::new();
     for (section, table) in root.tables("section", &mut problems) {
         table.only(&["cuda-capabilities"], &mut problems);
+        let at = table.place("cuda-capabilities", &problems);
+        table.require("cuda-capabilities", "cuda-capabilities = [\"9.0\"]", &mut problems);
         if let Some(entries) = table.capabilities("cuda-capabilities", &mut problems) {
+            check::capabilities(&section.value, (None, None), &entries, &at, &mut problems);
             capabilities.insert(section.value, entries);
         }
     }
@@ -159,5 +141,90 @@ fn parse(name: &str, path: &Path, text: &str) -> anyhow::Result<Variant> {
         wheels,
         redist,
         capabilities,
+    })
+}
+
+/// The providers, each of which must be described and no other may be.
+fn providers(root: &Table<'_, '_>, problems: &mut Problems<'_>) -> Vec<At<Provider>> {
+    let list = root.parsed_list::<Provider>("providers", problems);
+    check::not_empty("providers", list.as_ref(), root.place("providers", problems), problems);
+    let list = list.unwrap_or_default();
+    for (i, provider) in list.iter().enumerate() {
+        if let Some(first) = list[..i].iter().find(|p| p.value == provider.value) {
+            let message = format!("provider \"{}\" is already listed at {}", provider.value, first.at);
+            problems.add(provider.at.clone(), message);
+        }
+    }
+    for (provider, key) in [(Provider::Wheels, "wheels"), (Provider::Redist, "redist")] {
+        match (list.iter().find(|p| p.value == provider), root.has(key)) {
+            (Some(listed), false) => {
+                problems
+                    .add(listed.at.clone(), format!("provider \"{key}\" is listed, but there is no [{key}]"));
+            }
+            (None, true) => {
+                let message = format!("[{key}] has no effect: \"{key}\" is not in providers");
+                problems.add(root.place(key, problems), message);
+            }
+            _ => {}
+        }
+    }
+    list
+}
+
+/// Reports a version that is none, or that is not of the variant's release.
+fn of_release(what: &str, version: &At<String>, release: Option<Release>, problems: &mut Problems<'_>) {
+    match version.value.parse::<Release>() {
+        Err(_) => {
+            let message = format!("{what}: \"{}\" is not a version; write it as \"13.0.88\"", version.value);
+            problems.add(version.at.clone(), message);
+        }
+        Ok(found) => {
+            if let Some(wanted) = release.filter(|wanted| *wanted != found) {
+                let message =
+                    format!("{what}: \"{}\" is of cuda {found}, but toolkit is \"{wanted}\"", version.value);
+                problems.add(version.at.clone(), message);
+            }
+        }
+    }
+}
+
+fn wheels(
+    root: &Table<'_, '_>,
+    release: Option<Release>,
+    problems: &mut Problems<'_>,
+) -> BTreeMap<String, String> {
+    let mut wheels = BTreeMap::new();
+    let Some(table) = root.table("wheels", problems) else { return wheels };
+    for (project, version) in table.string_map(problems) {
+        of_release(&project, &version, release, problems);
+        wheels.insert(project, version.value);
+    }
+    for project in ["nvidia-cuda-nvcc", "nvidia-cuda-runtime"] {
+        table.require(project, &format!("{project} = \"13.0.88\""), problems);
+    }
+    wheels
+}
+
+fn redist(root: &Table<'_, '_>, release: Option<Release>, problems: &mut Problems<'_>) -> Option<Redist> {
+    let table = root.table("redist", problems)?;
+    table.only(&["version", "components", "url"], problems);
+    table.require("version", "version = \"12.9.1\"", problems);
+    table.require("components", "components = [\"cuda_nvcc\", \"cuda_cudart\"]", problems);
+    let version = table.string("version", problems);
+    if let Some(version) = &version {
+        of_release("version", version, release, problems);
+    }
+    let components = table.strings("components", problems).unwrap_or_default();
+    for component in ["cuda_nvcc", "cuda_cudart"] {
+        if table.has("components") && !components.iter().any(|c| c.value == component) {
+            let message = format!("components lacks \"{component}\", without which nothing compiles");
+            problems.add(table.place("components", problems), message);
+        }
+    }
+    let url = table.string("url", problems);
+    Some(Redist {
+        version: version?.value,
+        components: components.into_iter().map(|c| c.value).collect(),
+        url: url.map(|u| u.value),
     })
 }

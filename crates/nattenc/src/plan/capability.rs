@@ -388,8 +388,241 @@ impl Support {
             Support::NotListed => format!("this nvcc {release} does not list {}", capability.sm()),
             Support::Unknown => {
                 let all: Vec<String> = KNOWN.iter().map(|k| k.capability.to_string()).collect();
-                format!("{capability} is known neither to nvcc {release} nor to nattenc; known: {}", all.join(" "))
+                format!(
+                    "{capability} is known neither to nvcc {release} nor to nattenc; known: {}",
+                    all.join(" ")
+                )
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capability(text: &str) -> Capability {
+        text.parse().unwrap()
+    }
+
+    fn list(text: &str) -> Vec<Capability> {
+        text.split_whitespace().map(|word| Capability::from_nvcc(word).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_printed_parses_to_the_same() {
+        for known in KNOWN {
+            for ptx in [false, true] {
+                let request = CapabilityRequest { capability: known.capability, ptx };
+                assert_eq!(request.to_string().parse(), Ok(request));
+            }
+            assert_eq!(Capability::from_nvcc(&known.capability.sm()), Some(known.capability));
+            assert_eq!(Capability::from_nvcc(&known.capability.compute()), Some(known.capability));
+        }
+        for major in 1..=99 {
+            for minor in 0..=9 {
+                let plain = Capability::new(major, minor);
+                assert_eq!(plain.to_string().parse(), Ok(plain));
+                assert_eq!(Capability::from_nvcc(&plain.sm()), Some(plain));
+            }
+        }
+    }
+
+    #[test]
+    fn other_spellings_are_refused_with_the_one_to_use() {
+        for (text, message) in [
+            ("8.0a", "\"8.0a\": there is no target sm_80a; \"a\" exists from 9.0 on; write \"8.0\""),
+            (
+                "8.9a+PTX",
+                "\"8.9a+PTX\": there is no target sm_89a; \"a\" exists from 9.0 on; write \"8.9+PTX\"",
+            ),
+            ("9.0f", "\"9.0f\": there is no target sm_90f; \"f\" exists from 10.0 on; write \"9.0\""),
+            ("9.0.a", "\"9.0.a\" is not a compute capability; write \"9.0a\""),
+            ("90", "\"90\" is not a compute capability; write \"9.0\""),
+            ("90a", "\"90a\" is not a compute capability; write \"9.0a\""),
+            ("103a", "\"103a\" is not a compute capability; write \"10.3a\""),
+            ("sm_90", "\"sm_90\" is not a compute capability; write \"9.0\""),
+            ("sm_100f", "\"sm_100f\" is not a compute capability; write \"10.0f\""),
+            ("compute_80+PTX", "\"compute_80+PTX\" is not a compute capability; write \"8.0+PTX\""),
+            (" 9.0", "\" 9.0\" is not a compute capability; write \"9.0\""),
+            ("9.0 ", "\"9.0 \" is not a compute capability; write \"9.0\""),
+            ("9.0A", "\"9.0A\" is not a compute capability; write \"9.0a\""),
+            ("9.0+ptx", "\"9.0+ptx\" is not a compute capability; write \"9.0+PTX\""),
+            ("9.0+ptx+PTX", "\"9.0+ptx+PTX\" is not a compute capability; write \"9.0+PTX\""),
+            ("9.0+PTX+PTX", "\"9.0+PTX+PTX\" is not a compute capability; write \"9.0+PTX\""),
+        ] {
+            assert_eq!(text.parse::<CapabilityRequest>(), Err(message.to_owned()), "{text}");
+        }
+        for text in [
+            "", "+PTX", "a", ".", "9", "9.", ".0", "9.0b", "9.0aa", "9.0af", "9.0+PTXa", "9.0PTX", "native",
+            "all", "0.9", "09.0", "9.00", "9.10", "100.0", "-9.0", "9,0", "9.0;8.0", "9.0-real", "９.0",
+            "9.0\n8.0", "Hopper", "9.0.0",
+        ] {
+            let error = text.parse::<CapabilityRequest>().unwrap_err();
+            assert!(error.starts_with(&format!("{text:?}")) && error.contains("write"), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn capabilities_sort_as_numbers() {
+        let mut sorted: Vec<Capability> =
+            ["12.0", "9.0", "10.0", "9.0a", "10.0f", "10.0a", "8.9"].map(capability).into();
+        sorted.sort();
+        let text: Vec<String> = sorted.iter().map(ToString::to_string).collect();
+        assert_eq!(text, ["8.9", "9.0", "9.0a", "10.0", "10.0a", "10.0f", "12.0"]);
+        assert!(
+            KNOWN.windows(2).all(|pair| pair[0].capability < pair[1].capability),
+            "the table is ascending"
+        );
+    }
+
+    #[test]
+    fn names_are_nvccs() {
+        let c = capability("12.1a");
+        assert_eq!(
+            (c.sm(), c.compute(), c.ident(), c.number()),
+            ("sm_121a".into(), "compute_121a".into(), "sm121a".into(), 121)
+        );
+        assert_eq!(Capability::from_nvcc("sm_12x"), None);
+        assert_eq!(Capability::from_nvcc("121"), None);
+        assert_eq!(Capability::from_nvcc("sm_"), None);
+    }
+
+    #[test]
+    fn code_runs_where_its_suffix_says() {
+        for (text, device, runs) in [
+            ("8.0", (8, 0), true),
+            ("8.0", (8, 6), true),
+            ("8.0", (8, 9), true),
+            ("8.6", (8, 0), false),
+            ("8.0", (9, 0), false),
+            // embedded parts: neither direction
+            ("8.0", (8, 7), false),
+            ("8.7", (8, 9), false),
+            ("8.7", (8, 7), true),
+            ("9.0", (9, 0), true),
+            ("9.0a", (9, 0), true),
+            ("9.0a", (9, 1), false),
+            ("9.0a", (10, 0), false),
+            ("10.0", (10, 3), true),
+            ("10.0a", (10, 3), false),
+            ("10.0f", (10, 3), true),
+            ("10.3f", (10, 0), false),
+            ("10.0f", (10, 1), false),
+            ("10.3a", (10, 3), true),
+            ("12.0", (12, 1), true),
+            ("12.0f", (12, 1), true),
+            ("12.0a", (12, 1), false),
+            ("10.0a", (12, 0), false),
+            ("8.0+PTX", (9, 0), true),
+            ("8.0+PTX", (8, 7), true),
+            ("8.0+PTX", (7, 5), false),
+            ("12.0+PTX", (13, 0), true),
+            ("9.0a+PTX", (10, 0), false),
+            ("10.0f+PTX", (10, 3), true),
+            ("10.0f+PTX", (12, 0), false),
+        ] {
+            let request: CapabilityRequest = text.parse().unwrap();
+            assert_eq!(request.runs_on(device), runs, "{text} on {device:?}");
+        }
+    }
+
+    /// What compilers list: ptxas of the cu12 wheels, nvcc of the 13.x wheels.
+    const LISTED: &[((u16, u16), &str)] = &[
+        (
+            (12, 0),
+            "sm_50 sm_52 sm_53 sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_89 sm_90 sm_90a",
+        ),
+        (
+            (12, 6),
+            "sm_50 sm_52 sm_53 sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_89 sm_90 sm_90a",
+        ),
+        (
+            (12, 8),
+            "sm_50 sm_52 sm_53 sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_89 sm_90 sm_90a sm_100 sm_100a \
+             sm_101 sm_101a sm_120 sm_120a",
+        ),
+        (
+            (12, 9),
+            "sm_50 sm_52 sm_53 sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_89 sm_90 sm_90a sm_100 sm_100a \
+             sm_100f sm_101 sm_101a sm_101f sm_103 sm_103a sm_103f sm_120 sm_120a sm_120f sm_121 sm_121a sm_121f",
+        ),
+    ];
+
+    /// nvcc of 13.0 and 13.2: both list the plain forms alone.
+    const PLAIN_13: &str = "sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 sm_103 sm_110 sm_120 sm_121";
+
+    #[test]
+    fn the_table_agrees_with_the_compilers_of_each_release() {
+        for ((major, minor), listed) in LISTED {
+            let release = Release::new(*major, *minor);
+            let ours: Vec<String> = KNOWN
+                .iter()
+                .filter(|k| k.first <= release && k.last.is_none_or(|last| release <= last))
+                .map(|k| k.capability.sm())
+                .collect();
+            assert_eq!(ours.join(" "), *listed, "{release}");
+        }
+        for minor in [0, 2] {
+            let release = Release::new(13, minor);
+            let ours: Vec<String> = KNOWN
+                .iter()
+                .filter(|k| k.first <= release && k.last.is_none_or(|last| release <= last))
+                .filter(|k| k.capability.suffix == Suffix::None)
+                .map(|k| k.capability.sm())
+                .collect();
+            assert_eq!(ours.join(" "), PLAIN_13, "{release}");
+        }
+    }
+
+    #[test]
+    fn support_says_why_not() {
+        let listed = |release: (u16, u16)| match LISTED.iter().find(|(r, _)| *r == release) {
+            Some((_, text)) => list(text),
+            None => list(PLAIN_13),
+        };
+        for (text, release, reason) in [
+            ("10.3a", (12, 8), "10.3a needs cuda >= 12.9, found 12.8"),
+            ("12.1", (12, 8), "12.1 needs cuda >= 12.9, found 12.8"),
+            ("10.0a", (12, 6), "10.0a needs cuda >= 12.8, found 12.6"),
+            ("12.0f", (12, 8), "12.0f needs cuda >= 12.9, found 12.8"),
+            ("10.1", (13, 0), "10.1 ends with cuda 12.9 and is called 11.0 since, found 13.0"),
+            ("10.1a", (13, 0), "10.1a ends with cuda 12.9 and is called 11.0a since, found 13.0"),
+            ("11.0", (12, 9), "11.0 needs cuda >= 13.0, found 12.9"),
+            ("7.0", (13, 0), "7.0 ends with cuda 12.9, found 13.0"),
+            ("5.0", (13, 2), "5.0 ends with cuda 12.9, found 13.2"),
+        ] {
+            let release = Release::new(release.0, release.1);
+            let support = support(capability(text), release, &listed((release.major, release.minor)));
+            assert!(!support.usable(), "{text} with {release}");
+            assert_eq!(support.reason(capability(text), release), reason);
+        }
+        for (text, release) in [
+            ("9.0a", (12, 6)),
+            ("10.0a", (12, 8)),
+            ("10.3a", (12, 9)),
+            ("10.1", (12, 8)),
+            ("7.0", (12, 9)),
+            // nvcc lists the plain forms alone
+            ("9.0a", (13, 0)),
+            ("10.3f", (13, 0)),
+            ("12.1a", (13, 2)),
+        ] {
+            let release = Release::new(release.0, release.1);
+            assert_eq!(
+                support(capability(text), release, &listed((release.major, release.minor))),
+                Support::Yes,
+                "{text}"
+            );
+        }
+        let release = Release::new(13, 9);
+        let mut future = list(PLAIN_13);
+        assert_eq!(support(capability("13.0a"), release, &future), Support::Unknown);
+        assert!(Support::Unknown.reason(capability("99.9"), release).contains("known: 5.0 5.2"));
+        future.push(Capability::new(13, 0));
+        assert_eq!(support(capability("13.0"), release, &future), Support::OnlyCompilerKnows);
+        assert_eq!(support(capability("13.0a"), release, &future), Support::OnlyCompilerKnows);
+        assert_eq!(support(capability("12.2"), release, &future), Support::Unknown);
+        assert_eq!(support(capability("9.0"), release, &list("sm_120")), Support::NotListed);
     }
 }

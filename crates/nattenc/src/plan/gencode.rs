@@ -120,6 +120,9 @@ mod tests {
         assert_eq!(shared.to_string(), "arch=compute_80,code=[sm_80,sm_90]");
         let one = Gencode { virtual_arch: base, real: vec![Capability::new(9, 0)], ptx: false };
         assert_eq!(one.to_string(), "arch=compute_80,code=sm_90");
-        assert_eq!(Gencode::sass(Capability::new(9, 0).with(Suffix::A)).to_string(), "arch=compute_90a,code=sm_90a");
+        assert_eq!(
+            Gencode::sass(Capability::new(9, 0).with(Suffix::A)).to_string(),
+            "arch=compute_90a,code=sm_90a"
+        );
     }
 }
