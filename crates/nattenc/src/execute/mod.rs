@@ -433,3 +433,248 @@ fn end_all(groups: &Mutex<BTreeMap<JobId, i32>>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Input, Job};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    struct Plain;
+
+    impl Digests for Plain {
+        fn sha256(&self, path: &Path) -> anyhow::Result<String> {
+            crate::fs::sha256(path)
+        }
+    }
+
+    /// A reporter that only counts.
+    #[derive(Default)]
+    struct Counts {
+        alive: Mutex<(usize, usize)>,
+        warnings: Mutex<Vec<String>>,
+    }
+
+    impl Reporter for Counts {
+        fn phase(&self, _: &str) {}
+        fn planned(&self, _: usize) {}
+        fn started(&self, _: &Job) {
+            let mut alive = self.alive.lock().unwrap();
+            alive.0 += 1;
+            alive.1 = alive.1.max(alive.0);
+        }
+        fn finished(&self, _: &Job, outcome: Outcome) {
+            if outcome != Outcome::Cached {
+                self.alive.lock().unwrap().0 -= 1;
+            }
+        }
+        fn tick(&self) {}
+        fn warning(&self, text: &str) {
+            self.warnings.lock().unwrap().push(text.to_owned());
+        }
+        fn result(&self, _: &str) {}
+        fn transfer_begins(&self, _: &str, _: Option<u64>) -> u64 {
+            0
+        }
+        fn transfer_advances(&self, _: u64, _: u64) {}
+        fn transfer_ends(&self, _: u64, _: &str) {}
+    }
+
+    struct Bench {
+        home: tempfile::TempDir,
+        reporter: Counts,
+        signal: AtomicUsize,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Bench { home: tempfile::tempdir().unwrap(), reporter: Counts::default(), signal: AtomicUsize::new(0) }
+        }
+
+        fn run_in(&self, place: &str, graph: &Graph, jobs: usize, on_failure: OnFailure) -> anyhow::Result<Built> {
+            let cache = Cache::new(self.home.path());
+            let setting = Setting {
+                scratch: self.home.path().join(place).join("scratch"),
+                logs: self.home.path().join(place).join("logs"),
+                cache: &cache,
+                trees: BTreeMap::new(),
+                tools: BTreeMap::from([("sh".to_owned(), "digest".to_owned())]),
+                env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+                digests: &Plain,
+                reporter: &self.reporter,
+                signal: &self.signal,
+            };
+            run(graph, &setting, Limits { jobs, on_failure })
+        }
+
+        fn run(&self, graph: &Graph) -> anyhow::Result<Built> {
+            self.run_in("a", graph, 2, OnFailure::Stop)
+        }
+    }
+
+    fn ran(built: &Built) -> Vec<&str> {
+        built.records.iter().filter(|r| r.how == How::Ran).map(|r| r.label.as_str()).collect()
+    }
+
+    /// A job that runs a line of sh in the scratch directory `unit`.
+    fn sh(label: &str, script: &str, inputs: Vec<Input>, output: &str) -> Job {
+        Job {
+            kind: Kind::Cicc,
+            scratch: "unit".to_owned(),
+            label: label.to_owned(),
+            tool: "sh".to_owned(),
+            program: "/bin/sh".to_owned(),
+            args: vec!["-c".to_owned(), script.to_owned()],
+            inputs,
+            outputs: vec![output.to_owned()],
+            trees: vec![],
+            depfile: None,
+            weight: 1.0,
+        }
+    }
+
+    fn text(name: &str, text: &str) -> Input {
+        Input { name: name.to_owned(), source: Source::Text(Arc::from(text)) }
+    }
+
+    fn output(name: &str, job: JobId) -> Input {
+        Input { name: name.to_owned(), source: Source::Output(job, 0) }
+    }
+
+    /// upper: `in` to capitals; twice: that, two times over.
+    fn chain(word: &str) -> Graph {
+        let mut graph = Graph::default();
+        let first = graph.add(sh("upper", "tr a-z A-Z <in >upper", vec![text("in", word)], "upper"));
+        graph.add(sh("twice", "cat upper upper >twice", vec![output("upper", first)], "twice"));
+        graph
+    }
+
+    #[test]
+    fn unchanged_graph_runs_nothing_and_gives_the_same_bytes() {
+        let bench = Bench::new();
+        let first = bench.run(&chain("word")).unwrap();
+        assert_eq!(ran(&first), ["upper", "twice"]);
+        let cache = Cache::new(bench.home.path());
+        assert_eq!(cache.get(&first.outputs[1][0]).as_deref(), Some(&b"WORDWORD"[..]));
+        let second = bench.run(&chain("word")).unwrap();
+        assert!(ran(&second).is_empty());
+        assert_eq!(first.outputs, second.outputs);
+    }
+
+    #[test]
+    fn another_directory_with_the_same_cache_runs_nothing() {
+        let bench = Bench::new();
+        bench.run(&chain("word")).unwrap();
+        assert!(ran(&bench.run_in("elsewhere/deep", &chain("word"), 2, OnFailure::Stop).unwrap()).is_empty());
+    }
+
+    #[test]
+    fn change_that_leaves_an_intermediate_alone_stops_there() {
+        let bench = Bench::new();
+        bench.run(&chain("word")).unwrap();
+        assert_eq!(ran(&bench.run(&chain("WORD")).unwrap()), ["upper"]);
+    }
+
+    #[test]
+    fn output_that_the_cache_lost_is_made_again() {
+        let bench = Bench::new();
+        let first = bench.run(&chain("word")).unwrap();
+        // The last step's output, so that it must run, and the bytes of its input, damaged.
+        let cas = bench.home.path().join("cache/cas");
+        let path = |blob: &Blob| cas.join(&blob.sha256[..2]).join(&blob.sha256);
+        crate::fs::remove_file(&path(&first.outputs[1][0])).unwrap();
+        crate::fs::write(&path(&first.outputs[0][0]), b"damaged").unwrap();
+        crate::fs::remove_dir(&bench.home.path().join("a")).unwrap();
+        let again = bench.run(&chain("word")).unwrap();
+        assert_eq!(ran(&again), ["upper", "twice"]);
+        assert_eq!(again.outputs, first.outputs);
+        assert!(bench.reporter.warnings.lock().unwrap()[0].contains("lost an output of upper"));
+    }
+
+    #[test]
+    fn failed_job_names_unit_diagnostic_and_log() {
+        for (script, class, message, diagnostic) in [
+            ("echo 'x.cu(1): error: no' >&2; exit 2", Class::Compile, "exit code 2", "x.cu(1): error: no"),
+            ("echo >&2; kill -9 $$", Class::Resource, "signal 9", "none"),
+            ("kill -11 $$", Class::Compile, "signal 11", "none"),
+            ("echo 'write: No space left on device'; exit 1", Class::Resource, "exit code 1", "No space left"),
+            ("true", Class::Compile, "exited 0 but wrote nothing to out", "none"),
+        ] {
+            let bench = Bench::new();
+            let mut graph = Graph::default();
+            graph.add(sh("core/unit/sm_90", script, vec![], "out"));
+            let error = bench.run(&graph).err().unwrap();
+            let failure = error.downcast_ref::<Failure>().unwrap();
+            assert_eq!(failure.class, class, "{script}");
+            assert!(failure.message.contains(message), "{script}: {}", failure.message);
+            assert!(failure.diagnostic.as_deref().unwrap().contains(diagnostic), "{script}: {failure:?}");
+            assert_eq!(failure.unit.as_deref(), Some("core/unit/sm_90"));
+            assert!(crate::fs::read_text(failure.log.as_ref().unwrap()).unwrap().contains(script.split('\'').next().unwrap()));
+        }
+    }
+
+    #[test]
+    fn failure_is_not_cached_and_mending_it_goes_on() {
+        let bench = Bench::new();
+        let with = |ok: &str| {
+            let mut graph = Graph::default();
+            let first = graph.add(sh("first", "echo x >x", vec![], "x"));
+            graph.add(sh("second", "test -e ../ok && cat x >y", vec![output("x", first), text("ok", ok)], "y"));
+            graph
+        };
+        assert!(bench.run(&with("")).is_err());
+        crate::fs::write(&bench.home.path().join("a/scratch/ok"), b"").unwrap();
+        assert_eq!(ran(&bench.run(&with("")).unwrap()), ["second"]);
+    }
+
+    #[test]
+    fn keep_going_runs_what_does_not_need_the_failed_job() {
+        for (on_failure, made) in [(OnFailure::KeepGoing, true), (OnFailure::Stop, false)] {
+            let bench = Bench::new();
+            let mut graph = Graph::default();
+            let bad = graph.add(Job { weight: 9.0, ..sh("bad", "exit 1", vec![], "bad") });
+            graph.add(sh("needs bad", "cat bad >no", vec![output("bad", bad)], "no"));
+            graph.add(sh("good", "echo good >good", vec![], "good"));
+            let error = bench.run_in("a", &graph, 1, on_failure).err().unwrap();
+            assert!(error.to_string().contains("not started"), "{error}");
+            assert_eq!(bench.home.path().join("a/scratch/unit/good").exists(), made, "{on_failure:?}");
+        }
+    }
+
+    #[test]
+    fn never_more_processes_than_jobs() {
+        let bench = Bench::new();
+        let mut graph = Graph::default();
+        for i in 0..8 {
+            graph.add(sh(&format!("{i}"), &format!("sleep 0.05; echo x >{i}"), vec![], &i.to_string()));
+        }
+        bench.run_in("a", &graph, 3, OnFailure::Stop).unwrap();
+        assert_eq!(bench.reporter.alive.lock().unwrap().1, 3);
+    }
+
+    #[test]
+    fn noise_of_megabytes_does_not_block() {
+        let bench = Bench::new();
+        let mut graph = Graph::default();
+        graph.add(sh("loud", "yes noise | head -c 8000000 >&2; yes noise | head -c 8000000; echo x >x", vec![], "x"));
+        assert_eq!(ran(&bench.run(&graph).unwrap()), ["loud"]);
+    }
+
+    #[test]
+    fn signal_ends_children_with_their_groups_and_says_so() {
+        let bench = Bench::new();
+        let mut graph = Graph::default();
+        graph.add(sh("long", "sleep 30 & sleep 30; echo x >x", vec![], "x"));
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                bench.signal.store(15, Ordering::SeqCst);
+            });
+            let error = bench.run(&graph).err().unwrap();
+            assert_eq!(crate::failure::class(&error), Class::Terminated);
+        });
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+}

@@ -186,7 +186,7 @@ mod tests {
             section: "core".into(),
             family: "fna".into(),
             kernels: vec![],
-            gencodes: requests.iter().map(Gencode::of).collect(),
+            gencodes: requests.into_iter().map(Gencode::of).collect(),
             flags: vec![],
         };
         let mut graph = Graph::default();
