@@ -1,0 +1,95 @@
+//! A project in a temporary folder, and runs of the real `nattenc` binary in it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The root of the checkout.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A copy of this project's build.toml and variants, with a store of its own.
+pub struct Project {
+    dir: tempfile::TempDir,
+}
+
+/// What a run printed and how it ended.
+pub struct Run {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Project {
+    pub fn new() -> Self {
+        let project = Project { dir: tempfile::tempdir().unwrap() };
+        project.write("build.toml", &std::fs::read_to_string(root().join("build.toml")).unwrap());
+        std::fs::create_dir(project.path("variants")).unwrap();
+        for entry in std::fs::read_dir(root().join("variants")).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), project.path("variants").join(entry.file_name())).unwrap();
+        }
+        project
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// Replaces `from`, which must be there, in a file.
+    pub fn edit(&self, name: &str, from: &str, to: &str) {
+        let text = self.read(name);
+        assert!(text.contains(from), "{name} does not contain {from:?}");
+        self.write(name, &text.replacen(from, to, 1));
+    }
+
+    /// Runs nattenc with a bare environment, plus `env`.
+    pub fn run_with(&self, args: &[&str], env: &[(&str, &str)]) -> Run {
+        let output = Command::new(env!("CARGO_BIN_EXE_nattenc"))
+            .args(args)
+            .current_dir(self.dir.path())
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("NATTENC_HOME", self.path("home"))
+            .envs(env.iter().copied())
+            .output()
+            .unwrap();
+        Run {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    pub fn run(&self, args: &[&str]) -> Run {
+        self.run_with(args, &[])
+    }
+}
+
+impl Run {
+    /// Asserts the exit code and that stderr has all of `parts`, and ends on the block of five things
+    /// where it failed.
+    #[track_caller]
+    pub fn check(&self, code: i32, parts: &[&str]) {
+        let whole = format!("exit code {}\nstdout:\n{}\nstderr:\n{}", self.code, self.stdout, self.stderr);
+        assert_eq!(self.code, code, "{whole}");
+        for part in parts {
+            assert!(self.stderr.contains(part), "stderr lacks {part:?}\n{whole}");
+        }
+        assert!(!self.stderr.contains("panicked"), "{whole}");
+        if code != 0 && !self.stderr.contains("Usage:") && !self.stderr.contains("--help") {
+            let tail: Vec<&str> = self.stderr.lines().rev().take(5).map(|l| l.split(':').next().unwrap().trim()).collect();
+            assert_eq!(tail, ["next step", "log", "diagnostic", "unit", "class"], "{whole}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The shape of the tree: what no compiler checks.
+#![expect(clippy::disallowed_methods, reason = "reads the tree as it is")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use support::root;
+
+fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = walkdir::WalkDir::new(root().join(dir))
+        .sort_by_file_name()
+        .into_iter()
+        .map(|e| e.unwrap().into_path())
+        .filter(|p| p.extension().is_some_and(|e| e == extension))
+        .collect();
+    found.sort();
+    found
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn every_rust_file_says_what_it_is_first() {
+    let all: Vec<PathBuf> = ["crates", "tests"].iter().flat_map(|d| files(d, "rs")).collect();
+    assert!(all.len() > 20);
+    for path in all {
+        assert!(text(&path).starts_with("//!"), "{}", path.display());
+    }
+}
+
+#[test]
+fn architecture_names_every_folder_of_nattenc() {
+    let map = text(&root().join("ARCHITECTURE.md"));
+    for entry in std::fs::read_dir(root().join("crates/nattenc/src")).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            let name = format!("crates/nattenc/src/{}/", entry.file_name().to_string_lossy());
+            assert!(map.contains(&name), "ARCHITECTURE.md does not name {name}");
+        }
+    }
+}
+
+#[test]
+fn every_template_and_every_native_source_is_in_the_binary() {
+    let sources: String = files("crates/nattenc/src", "rs").iter().map(|p| text(p)).collect();
+    let mut embedded: Vec<PathBuf> = Vec::new();
+    for (dir, extensions) in
+        [("templates", &["tera", "toml"][..]), ("crates/natten-kernels/csrc", &["h", "cuh", "cpp"]), ("crates/natten-kernels/include", &["h"])]
+    {
+        embedded.extend(extensions.iter().flat_map(|e| files(dir, e)));
+    }
+    assert!(embedded.len() > 10);
+    for path in embedded {
+        let relative = path.strip_prefix(root()).unwrap().display().to_string();
+        let tail = relative.trim_start_matches("crates/natten-kernels/").trim_start_matches("templates/");
+        assert!(sources.contains(tail), "{relative} is not embedded");
+    }
+}
+
+#[test]
+fn every_environment_variable_of_the_readme_is_declared() {
+    let readme = text(&root().join("README.md"));
+    for word in readme.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|w| w.starts_with("NATTENC_")) {
+        assert!(nattenc::env::VARIABLES.iter().any(|v| v.name == word), "{word}");
+    }
+}
