@@ -1,1 +1,308 @@
-//! (in work)
+//! What can be built: every kernel of every family, in upstream's order, from the instance tables
+//! beside the templates. Knows nothing of capabilities that were asked for, toolkits or files.
+
+mod table;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use crate::failure::Failure;
+
+/// Every family, in upstream's order; those that upstream does not generate come last.
+#[derive(Debug)]
+pub struct Catalog {
+    /// The families.
+    pub families: Vec<Family>,
+}
+
+/// Kernels that share a template and a C entry group.
+#[derive(Debug)]
+pub struct Family {
+    /// `fna`, `reference`, …: upstream's word for it.
+    pub name: String,
+    /// Whether it is one of the eleven families that upstream's scripts generate.
+    pub autogen: bool,
+    /// Units per split policy.
+    pub splits: Splits,
+    /// The kernels, in upstream's order.
+    pub groups: Vec<Group>,
+}
+
+/// How many units each split policy makes of a family.
+#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Splits {
+    /// Upstream's default.
+    pub default: usize,
+    /// More, smaller units.
+    pub fine: usize,
+    /// Fewer, larger units.
+    pub coarse: usize,
+}
+
+/// The smallest thing that a split may separate.
+#[derive(Debug)]
+pub struct Group {
+    /// The kernels, in upstream's order.
+    pub kernels: Vec<Kernel>,
+}
+
+/// One kernel.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// Its name, as upstream spells it where upstream generates it.
+    pub name: String,
+    /// For token permutation, backward means the inverse: it is the gradient of permuting.
+    pub direction: Direction,
+    /// Spatial rank, 0 where the family has none.
+    pub rank: u8,
+    /// Element type of the operands.
+    pub dtype: Dtype,
+    /// One flag per dimension; empty where the family has no masks.
+    pub causal: Vec<bool>,
+    /// Lowest device capability, times ten.
+    pub sm_min: u16,
+    /// Capability (times ten) that is too high.
+    pub sm_max: u16,
+    /// What the family's template is instantiated over beside the above: fna's GEMM shape, token
+    /// permutation's vector width.
+    pub shape: Vec<u32>,
+    /// A section of build.toml that must be built too for this kernel to be wanted.
+    pub section: Option<String>,
+}
+
+/// Forward or backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// The operation.
+    Forward,
+    /// Its gradient.
+    Backward,
+}
+
+/// An element type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// IEEE single precision.
+    Float32,
+    /// IEEE half precision.
+    Float16,
+    /// Brain float.
+    Bfloat16,
+    /// FP8 with four exponent bits.
+    #[serde(rename = "float8_e4m3")]
+    Float8E4m3,
+    /// FP8 with five exponent bits.
+    #[serde(rename = "float8_e5m2")]
+    Float8E5m2,
+}
+
+/// The catalog, parsed once. An error is a defect of the embedded tables.
+pub fn catalog() -> anyhow::Result<&'static Catalog> {
+    static CATALOG: OnceLock<Catalog> = OnceLock::new();
+    if let Some(catalog) = CATALOG.get() {
+        return Ok(catalog);
+    }
+    let families = table::TABLES
+        .iter()
+        .map(|(family, text)| table::family(family, text))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(CATALOG.get_or_init(|| Catalog { families }))
+}
+
+impl Catalog {
+    /// The family of that name.
+    pub fn family(&self, name: &str) -> Option<&Family> {
+        self.families.iter().find(|family| family.name == name)
+    }
+}
+
+impl Family {
+    /// The groups of each of `count` units by upstream's rule: equal shares, the remainder going to
+    /// the first. A unit is never empty, so there are at most as many as groups.
+    pub fn units(&self, count: usize) -> Vec<Vec<&Group>> {
+        let count = count.clamp(1, self.groups.len().max(1));
+        let (share, rest) = (self.groups.len() / count, self.groups.len() % count);
+        let mut groups = self.groups.iter();
+        (0..count).map(|unit| groups.by_ref().take(share + usize::from(unit < rest)).collect()).collect()
+    }
+
+    /// The name of unit `index`: `fna_011`.
+    pub fn unit_name(&self, index: usize) -> String {
+        format!("{}_{index:03}", self.name)
+    }
+
+    /// Every kernel, in upstream's order.
+    pub fn kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.groups.iter().flat_map(|group| &group.kernels)
+    }
+}
+
+impl Kernel {
+    /// Whether code for capability `sm` (times ten) holds this kernel's body.
+    pub fn live_on(&self, sm: u16) -> bool {
+        (self.sm_min..self.sm_max).contains(&sm)
+    }
+}
+
+impl Dtype {
+    /// Every element type.
+    pub const ALL: [Dtype; 5] =
+        [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16, Dtype::Float8E4m3, Dtype::Float8E5m2];
+
+    /// Bytes of one element.
+    pub fn size(self) -> u32 {
+        match self {
+            Dtype::Float32 => 4,
+            Dtype::Float16 | Dtype::Bfloat16 => 2,
+            Dtype::Float8E4m3 | Dtype::Float8E5m2 => 1,
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Direction::Forward => "forward",
+            Direction::Backward => "backward",
+        })
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Dtype::Float32 => "float32",
+            Dtype::Float16 => "float16",
+            Dtype::Bfloat16 => "bfloat16",
+            Dtype::Float8E4m3 => "float8_e4m3",
+            Dtype::Float8E5m2 => "float8_e5m2",
+        })
+    }
+}
+
+impl FromStr for Direction {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        parse("direction", text, &[Direction::Forward, Direction::Backward])
+    }
+}
+
+impl FromStr for Dtype {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        parse("dtype", text, &Dtype::ALL)
+    }
+}
+
+fn parse<T: Copy + fmt::Display>(what: &str, text: &str, all: &[T]) -> Result<T, Failure> {
+    all.iter().copied().find(|value| value.to_string() == text).ok_or_else(|| {
+        let known: Vec<_> = all.iter().map(ToString::to_string).collect();
+        Failure::config(format!("{what} `{text}` is not known"))
+            .hint(format!("the {what}s are {}", known.join(", ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn family(name: &str) -> &'static Family {
+        catalog().unwrap().family(name).unwrap()
+    }
+
+    #[test]
+    fn counts_are_upstreams() {
+        // family, groups, kernels, forward kernels, live on 9.0
+        for (name, groups, kernels, forward, live) in [
+            ("reference", 84, 84, 42, 84),
+            // 9 (SM range, dtype) pairs x 14 masks x 12 shapes; backward has 44 shapes over those pairs
+            ("fna", 252, 1512 + 616, 1512, 3 * 14 * (12 + 6)),
+            ("token_permute", 30, 90, 45, 54),
+            ("compute_delta", 3, 3, 3, 3),
+        ] {
+            let family = family(name);
+            assert_eq!(family.groups.len(), groups, "{name}");
+            assert_eq!(family.kernels().count(), kernels, "{name}");
+            assert_eq!(
+                family.kernels().filter(|k| k.direction == Direction::Forward).count(),
+                forward,
+                "{name}"
+            );
+            assert_eq!(family.kernels().filter(|k| k.live_on(90)).count(), live, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_upstreams_and_in_its_order() {
+        for (family_name, group, kernel, name) in [
+            ("fna", 0, 0, "fna1d_32x128x32_sm50_float32_cm_0"),
+            ("fna", 1, 11, "fna1d_64x64x65536_sm50_float32_cm_1"),
+            ("fna", 125, 0, "fna3d_32x128x32_sm80_bfloat16_cm_1_1_1"),
+            ("fna", 126, 0, "fna1d_backward_64x64x32_sm50_float32_cm_0"),
+            ("fna", 251, 3, "fna3d_backward_128x128x128_sm80_bfloat16_cm_1_1_1"),
+            ("reference", 0, 0, "reference_fna1d_float32_causal0"),
+            ("reference", 6, 0, "reference_fna1d_backward_float32_causal0"),
+            ("reference", 83, 0, "reference_fna3d_backward_bfloat16_causal1x1x1"),
+            ("token_permute", 0, 0, "token_permute1d_float32_align8"),
+            ("token_permute", 11, 2, "token_unpermute3d_float16_align1"),
+            ("compute_delta", 2, 0, "compute_delta_bfloat16"),
+        ] {
+            assert_eq!(family(family_name).groups[group].kernels[kernel].name, name);
+        }
+    }
+
+    #[test]
+    fn no_two_kernels_share_a_name() {
+        for family in &catalog().unwrap().families {
+            let names: BTreeSet<_> = family.kernels().map(|k| &k.name).collect();
+            assert_eq!(names.len(), family.kernels().count(), "{}", family.name);
+        }
+    }
+
+    #[test]
+    fn the_first_units_take_the_remainder_and_none_is_empty() {
+        let sizes = |count| family("fna").units(count).iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(sizes(64), [vec![4; 60], vec![3; 4]].concat());
+        assert_eq!(sizes(0), [252]);
+        assert_eq!(sizes(1000), [1; 252]);
+        assert_eq!(family("fna").unit_name(11), "fna_011");
+    }
+
+    #[test]
+    fn a_unit_of_token_permute_is_either_fp8_or_for_every_device() {
+        let family = family("token_permute");
+        for count in [family.splits.default, family.splits.fine, family.splits.coarse] {
+            for unit in family.units(count) {
+                let fp8: BTreeSet<_> =
+                    unit.iter().flat_map(|g| &g.kernels).map(|k| k.section.is_some()).collect();
+                assert_eq!(fp8.len(), 1, "{count} units");
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_are_live_in_their_half_open_range() {
+        let kernel = &family("fna").groups[125].kernels[0];
+        for (sm, live) in [(75, false), (79, false), (80, true), (90, true), (129, true), (130, false)] {
+            assert_eq!(kernel.live_on(sm), live, "{sm}");
+        }
+    }
+
+    #[test]
+    fn unknown_words_list_the_known_ones() {
+        for dtype in Dtype::ALL {
+            assert_eq!(dtype.to_string().parse::<Dtype>().unwrap(), dtype);
+        }
+        let failure = "half".parse::<Dtype>().unwrap_err();
+        assert_eq!(failure.message, "dtype `half` is not known");
+        assert!(failure.hint.unwrap().contains("float16, bfloat16"));
+        assert!("fwd".parse::<Direction>().is_err());
+    }
+}

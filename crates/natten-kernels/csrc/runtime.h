@@ -1,0 +1,71 @@
+// The CUDA calls of the host side: which device, workspace, launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "natten_kernels.h"
+#include "nattenc/status.h"
+
+namespace nattenc {
+
+struct Device {
+  int ordinal;
+  int major, minor;
+  int shared_memory;  // opt-in limit of one block, bytes
+
+  int capability() const { return major * 10 + minor; }
+};
+
+// The current device; its attributes are asked once.
+int32_t current_device(Device& device);
+
+// One block of stream-ordered device memory. `release` after the last launch that uses it; the
+// destructor does so on paths that already report another failure.
+class Workspace {
+ public:
+  Workspace(const natten_allocator& allocator, void* stream) : allocator_(allocator), stream_(stream) {}
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace();
+
+  int32_t allocate(const char* kernel, size_t bytes, bool zero);
+  int32_t release();
+  void* get() const { return pointer_; }
+
+ private:
+  natten_allocator allocator_;
+  void* stream_;
+  void* pointer_ = nullptr;
+};
+
+// Launches `function` with its one parameter, raising its shared memory limit where that is needed.
+// An error that the caller left behind is not taken for ours, and is left in place on success.
+int32_t launch(const char* kernel, const void* function, dim3 grid, dim3 block, size_t shared_memory,
+               void* parameter, void* stream);
+
+// For host functions of upstream's that launch by themselves and report through cudaGetLastError:
+// `begin` takes away what the caller left behind, `end` reports what the launches left.
+class ForeignLaunch {
+ public:
+  explicit ForeignLaunch(const char* kernel) : kernel_(kernel), pending_(cudaGetLastError()) {}
+  template <class Body>
+  int32_t run(Body&& body) {
+    const int32_t status = guarded([&] {
+      body();
+      return check();
+    });
+    return status ? explain(status) : status;
+  }
+
+ private:
+  int32_t check() const;
+  int32_t explain(int32_t status) const;
+
+  const char* kernel_;
+  cudaError_t pending_;
+};
+
+}  // namespace nattenc

@@ -1,0 +1,274 @@
+//! The instance tables: TOML beside the templates -> families. A table is a nest of loops over axes,
+//! with the shapes innermost; everything a table can say is here.
+
+use anyhow::{Context, anyhow, bail};
+use serde::Deserialize;
+
+use super::{Direction, Dtype, Family, Group, Kernel, Splits};
+
+/// Family name and table text, in upstream's order of families.
+pub(super) const TABLES: &[(&str, &str)] = &[
+    ("reference", include_str!("../../../../templates/cuda/reference/instances.toml")),
+    ("fna", include_str!("../../../../templates/cuda/fna/instances.toml")),
+    ("token_permute", include_str!("../../../../templates/cuda/token_permute/instances.toml")),
+    ("compute_delta", include_str!("../../../../templates/cuda/compute_delta/instances.toml")),
+];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Table {
+    autogen: bool,
+    splits: Splits,
+    /// Kernel names, with `{placeholders}` that `name` fills in.
+    name: String,
+    /// Axes, outermost first.
+    loops: Vec<Axis>,
+    #[serde(default = "forward")]
+    directions: Vec<Direction>,
+    #[serde(default = "no_rank")]
+    ranks: Vec<u8>,
+    #[serde(default = "any_sm")]
+    sm: Vec<[u16; 2]>,
+    dtypes: Vec<DtypeRow>,
+    /// Whether there is a kernel per causal mask.
+    #[serde(default)]
+    causal: bool,
+    /// The first rule that matches gives a group's shapes; without rules it is one kernel.
+    #[serde(default)]
+    shapes: Vec<ShapeRule>,
+}
+
+fn forward() -> Vec<Direction> {
+    vec![Direction::Forward]
+}
+
+fn no_rank() -> Vec<u8> {
+    vec![0]
+}
+
+fn any_sm() -> Vec<[u16; 2]> {
+    vec![[0, u16::MAX]]
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+enum Axis {
+    Direction,
+    Rank,
+    Sm,
+    Dtype,
+    Causal,
+}
+
+#[derive(Deserialize, Clone)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct DtypeRow {
+    name: Dtype,
+    /// SM ranges that start lower have no kernel of this dtype.
+    #[serde(default)]
+    sm_min: u16,
+    /// Replaces the SM range.
+    sm: Option<[u16; 2]>,
+    section: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct ShapeRule {
+    direction: Option<Direction>,
+    /// The start of an SM range.
+    sm: Option<u16>,
+    dtypes: Option<Vec<Dtype>>,
+    list: Vec<Vec<u32>>,
+}
+
+/// One combination of the axes. Those that have no loop keep their only value.
+#[derive(Clone)]
+struct Point {
+    direction: Direction,
+    rank: u8,
+    sm: [u16; 2],
+    dtype: DtypeRow,
+    causal: Vec<bool>,
+}
+
+/// Parses and expands one table.
+pub(super) fn family(name: &str, text: &str) -> anyhow::Result<Family> {
+    expand(name, text).with_context(|| format!("instance table of {name}"))
+}
+
+fn expand(name: &str, text: &str) -> anyhow::Result<Family> {
+    let table: Table = toml::from_str(text)?;
+    check(&table)?;
+    let first = |what| anyhow!("no {what}");
+    let mut points = vec![Point {
+        direction: *table.directions.first().ok_or_else(|| first("direction"))?,
+        rank: *table.ranks.first().ok_or_else(|| first("rank"))?,
+        sm: *table.sm.first().ok_or_else(|| first("SM range"))?,
+        dtype: table.dtypes.first().ok_or_else(|| first("dtype"))?.clone(),
+        causal: Vec::new(),
+    }];
+    for axis in &table.loops {
+        points = points.iter().flat_map(|point| along(&table, *axis, point)).collect();
+    }
+    let groups = points
+        .into_iter()
+        .filter(|point| point.sm[0] >= point.dtype.sm_min)
+        .map(|point| group(&table, &point))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(Family { name: name.to_owned(), autogen: table.autogen, splits: table.splits, groups })
+}
+
+/// An axis with several values must be looped over, each at most once, and masks inside of ranks.
+fn check(table: &Table) -> anyhow::Result<()> {
+    let place = |axis| table.loops.iter().position(|looped| *looped == axis);
+    for (axis, values) in [
+        (Axis::Direction, table.directions.len()),
+        (Axis::Rank, table.ranks.len()),
+        (Axis::Sm, table.sm.len()),
+        (Axis::Dtype, table.dtypes.len()),
+        (Axis::Causal, if table.causal { 2 } else { 1 }),
+    ] {
+        if values > 1 && place(axis).is_none() {
+            bail!("{axis:?} has {values} values and no loop");
+        }
+        if table.loops.iter().filter(|looped| **looped == axis).count() > 1 {
+            bail!("two loops over {axis:?}");
+        }
+    }
+    if table.causal && place(Axis::Causal) < place(Axis::Rank) {
+        bail!("the loop over causal masks must be inside the one over ranks");
+    }
+    if table.splits.default.min(table.splits.fine).min(table.splits.coarse) == 0 {
+        bail!("a split policy makes no unit");
+    }
+    if let Some([low, high]) = table.sm.iter().find(|[low, high]| low >= high) {
+        bail!("SM range [{low}, {high}] is empty");
+    }
+    Ok(())
+}
+
+/// `point`, once per value of `axis`.
+fn along(table: &Table, axis: Axis, point: &Point) -> Vec<Point> {
+    let with = |change: &dyn Fn(&mut Point)| {
+        let mut point = point.clone();
+        change(&mut point);
+        point
+    };
+    match axis {
+        Axis::Direction => table.directions.iter().map(|v| with(&|p| p.direction = *v)).collect(),
+        Axis::Rank => table.ranks.iter().map(|v| with(&|p| p.rank = *v)).collect(),
+        Axis::Sm => table.sm.iter().map(|v| with(&|p| p.sm = *v)).collect(),
+        Axis::Dtype => table.dtypes.iter().map(|v| with(&|p| p.dtype = v.clone())).collect(),
+        Axis::Causal => masks(point.rank).into_iter().map(|v| with(&|p| p.causal.clone_from(&v))).collect(),
+    }
+}
+
+/// Every mask of a rank; the last dimension varies fastest.
+fn masks(rank: u8) -> Vec<Vec<bool>> {
+    (0..1u32 << rank).map(|bits| (0..rank).rev().map(|bit| bits >> bit & 1 == 1).collect()).collect()
+}
+
+fn group(table: &Table, point: &Point) -> anyhow::Result<Group> {
+    let matches = |rule: &&ShapeRule| {
+        rule.direction.is_none_or(|direction| direction == point.direction)
+            && rule.sm.is_none_or(|sm| sm == point.sm[0])
+            && rule.dtypes.as_ref().is_none_or(|dtypes| dtypes.contains(&point.dtype.name))
+    };
+    let shapes = match table.shapes.iter().find(matches) {
+        Some(rule) => rule.list.clone(),
+        None if table.shapes.is_empty() => vec![Vec::new()],
+        None => bail!("no shapes for {} {} on SM {}", point.direction, point.dtype.name, point.sm[0]),
+    };
+    let kernels = shapes
+        .into_iter()
+        .map(|shape| {
+            let [sm_min, sm_max] = point.dtype.sm.unwrap_or(point.sm);
+            Ok(Kernel {
+                name: name(&table.name, point, &shape)?,
+                direction: point.direction,
+                rank: point.rank,
+                dtype: point.dtype.name,
+                causal: point.causal.clone(),
+                sm_min,
+                sm_max,
+                shape,
+                section: point.dtype.section.clone(),
+            })
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(Group { kernels })
+}
+
+/// Fills in the placeholders of a name.
+fn name(pattern: &str, point: &Point, shape: &[u32]) -> anyhow::Result<String> {
+    let backward = point.direction == Direction::Backward;
+    let mask = |separator| {
+        point.causal.iter().map(|c| if *c { "1" } else { "0" }).collect::<Vec<_>>().join(separator)
+    };
+    let mut name = String::new();
+    let mut rest = pattern;
+    while let Some((before, tail)) = rest.split_once('{') {
+        let (key, after) = tail.split_once('}').ok_or_else(|| anyhow!("name `{pattern}`: a `{{` is open"))?;
+        name.push_str(before);
+        name.push_str(&match key {
+            "rank" => point.rank.to_string(),
+            "sm" => point.sm[0].to_string(),
+            "dtype" => point.dtype.name.to_string(),
+            "shape" => shape.iter().map(ToString::to_string).collect::<Vec<_>>().join("x"),
+            "causal:_" => mask("_"),
+            "causal:x" => mask("x"),
+            "_backward" => if backward { "_backward" } else { "" }.to_owned(),
+            "un" => if backward { "un" } else { "" }.to_owned(),
+            _ => bail!("name `{pattern}`: no placeholder is called `{key}`"),
+        });
+        rest = after;
+    }
+    name.push_str(rest);
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_tables_are_refused_with_the_reason() {
+        let good = "autogen = false\nsplits = { default = 1, fine = 1, coarse = 1 }\n";
+        for (rest, reason) in [
+            ("name = \"k\"\nloops = []\ndtypes = []", "no dtype"),
+            (
+                "name = \"k\"\nloops = []\ndtypes = [{name = \"float32\"}, {name = \"float16\"}]",
+                "Dtype has 2 values",
+            ),
+            ("name = \"{what}\"\nloops = []\ndtypes = [{name = \"float32\"}]", "called `what`"),
+            ("name = \"{rank\"\nloops = []\ndtypes = [{name = \"float32\"}]", "is open"),
+            ("name = \"k\"\nloops = [\"dtype\", \"dtype\"]\ndtypes = [{name = \"float32\"}]", "two loops"),
+            (
+                "name = \"k\"\nloops = [\"causal\", \"rank\"]\nranks = [1, 2]\ncausal = true\n\
+                 dtypes = [{name = \"float32\"}]",
+                "inside the one over ranks",
+            ),
+            (
+                "name = \"k\"\nloops = []\nsm = [[80, 80]]\ndtypes = [{name = \"float32\"}]",
+                "[80, 80] is empty",
+            ),
+            (
+                "name = \"k\"\nloops = []\ndtypes = [{name = \"float32\"}]\n\
+                 [[shapes]]\nsm = 80\nlist = [[1]]",
+                "no shapes for forward float32 on SM 0",
+            ),
+            ("name = \"k\"\nloops = []\ndtypes = [{name = \"half\"}]", "unknown variant"),
+            ("name = \"k\"\nloop = []\ndtypes = []", "unknown field"),
+        ] {
+            let error = format!("{:#}", family("x", &format!("{good}{rest}")).unwrap_err());
+            assert!(error.contains(reason), "{rest}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_last_dimension_of_a_mask_varies_fastest() {
+        assert_eq!(masks(2), [[false, false], [false, true], [true, false], [true, true]]);
+        assert_eq!(masks(0), [Vec::<bool>::new()]);
+    }
+}

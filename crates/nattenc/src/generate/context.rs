@@ -1,0 +1,315 @@
+//! What each template is rendered from, one typed struct per template. Everything that is computed
+//! is computed here; templates loop and print.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, anyhow};
+use serde::Serialize;
+
+use super::{Code, Template, Unit};
+use crate::catalog::{Direction, Dtype, Kernel};
+
+/// A unit: its name, its family and its kernels, in the words of one family's template.
+#[derive(Serialize)]
+struct UnitContext<'a, K> {
+    unit: &'a str,
+    family: &'a str,
+    kernels: Vec<K>,
+}
+
+fn units<'a, K>(unit: &'a Unit<'a>, kernel: impl Fn(&'a Kernel) -> K) -> UnitContext<'a, K> {
+    UnitContext {
+        unit: &unit.name,
+        family: unit.family,
+        kernels: unit.kernels.iter().map(|k| kernel(k)).collect(),
+    }
+}
+
+/// `cuda/fna/unit.cu.tera`
+#[derive(Serialize)]
+pub(super) struct Fna<'a> {
+    #[serde(flatten)]
+    unit: UnitContext<'a, FnaKernel<'a>>,
+    forward: bool,
+    backward: bool,
+}
+
+#[derive(Serialize)]
+struct FnaKernel<'a> {
+    name: &'a str,
+    direction: String,
+    /// The kernel class, spelled with upstream's template arguments.
+    class: String,
+    dtype: &'static str,
+    causal_bits: u32,
+    sm_min: u16,
+    sm_max: u16,
+    alignment: u32,
+}
+
+impl Template for Fna<'_> {
+    const NAME: &'static str = "cuda/fna/unit.cu.tera";
+}
+
+pub(super) fn fna<'a>(unit: &'a Unit<'a>) -> anyhow::Result<Fna<'a>> {
+    for kernel in &unit.kernels {
+        if kernel.shape.len() != 3 {
+            return Err(anyhow!("kernel {} has no GEMM shape of three numbers", kernel.name));
+        }
+    }
+    let has = |direction| unit.kernels.iter().any(|k| k.direction == direction);
+    Ok(Fna {
+        forward: has(Direction::Forward),
+        backward: has(Direction::Backward),
+        unit: units(unit, |k| FnaKernel {
+            name: &k.name,
+            direction: k.direction.to_string(),
+            class: format!(
+                "FusedNeighborhoodAttention{}Kernel<{}, CausalMask<{}>, {}, cutlass::arch::Sm{}, true, {}>",
+                if k.direction == Direction::Backward { "Backward" } else { "" },
+                k.rank,
+                join(&k.causal),
+                element(k.dtype),
+                k.sm_min,
+                join(&k.shape),
+            ),
+            dtype: dtype(k.dtype),
+            causal_bits: causal_bits(&k.causal),
+            sm_min: k.sm_min,
+            sm_max: k.sm_max,
+            alignment: 16 / k.dtype.size(),
+        }),
+    })
+}
+
+/// `cuda/reference/unit.cu.tera`
+#[derive(Serialize)]
+pub(super) struct Reference<'a>(UnitContext<'a, ReferenceKernel<'a>>);
+
+#[derive(Serialize)]
+struct ReferenceKernel<'a> {
+    name: &'a str,
+    direction: String,
+    element: &'static str,
+    dtype: &'static str,
+    causal: &'a [bool],
+    causal_bits: u32,
+    sm_min: u16,
+    sm_max: u16,
+}
+
+impl Template for Reference<'_> {
+    const NAME: &'static str = "cuda/reference/unit.cu.tera";
+}
+
+pub(super) fn reference<'a>(unit: &'a Unit<'a>) -> Reference<'a> {
+    Reference(units(unit, |k| ReferenceKernel {
+        name: &k.name,
+        direction: k.direction.to_string(),
+        element: element(k.dtype),
+        dtype: dtype(k.dtype),
+        causal: &k.causal,
+        causal_bits: causal_bits(&k.causal),
+        sm_min: k.sm_min,
+        sm_max: k.sm_max,
+    }))
+}
+
+/// `cuda/token_permute/unit.cu.tera`
+#[derive(Serialize)]
+pub(super) struct TokenPermute<'a>(UnitContext<'a, TokenPermuteKernel<'a>>);
+
+#[derive(Serialize)]
+struct TokenPermuteKernel<'a> {
+    name: &'a str,
+    element: &'static str,
+    dtype: &'static str,
+    rank: u8,
+    unpermute: bool,
+    vector: u32,
+    sm_min: u16,
+    sm_max: u16,
+}
+
+impl Template for TokenPermute<'_> {
+    const NAME: &'static str = "cuda/token_permute/unit.cu.tera";
+}
+
+pub(super) fn token_permute<'a>(unit: &'a Unit<'a>) -> anyhow::Result<TokenPermute<'a>> {
+    let vector = |k: &Kernel| k.shape.first().copied();
+    if let Some(kernel) = unit.kernels.iter().find(|k| vector(k).is_none()) {
+        return Err(anyhow!("kernel {} has no vector width", kernel.name));
+    }
+    Ok(TokenPermute(units(unit, |k| TokenPermuteKernel {
+        name: &k.name,
+        element: element(k.dtype),
+        dtype: dtype(k.dtype),
+        rank: k.rank,
+        unpermute: k.direction == Direction::Backward,
+        vector: vector(k).unwrap_or(1),
+        sm_min: k.sm_min,
+        sm_max: k.sm_max,
+    })))
+}
+
+/// `cuda/compute_delta/unit.cu.tera`
+#[derive(Serialize)]
+pub(super) struct ComputeDelta<'a>(UnitContext<'a, ComputeDeltaKernel<'a>>);
+
+#[derive(Serialize)]
+struct ComputeDeltaKernel<'a> {
+    name: &'a str,
+    element: &'static str,
+    dtype: &'static str,
+    sm_min: u16,
+    sm_max: u16,
+    alignment: u32,
+}
+
+impl Template for ComputeDelta<'_> {
+    const NAME: &'static str = "cuda/compute_delta/unit.cu.tera";
+}
+
+pub(super) fn compute_delta<'a>(unit: &'a Unit<'a>) -> ComputeDelta<'a> {
+    ComputeDelta(units(unit, |k| ComputeDeltaKernel {
+        name: &k.name,
+        element: element(k.dtype),
+        dtype: dtype(k.dtype),
+        sm_min: k.sm_min,
+        sm_max: k.sm_max,
+        // Upstream's kernel loads two elements at a time.
+        alignment: 2,
+    }))
+}
+
+/// `abi/registry.cpp.tera`. Strings are C++ literals, quotes included.
+#[derive(Serialize)]
+pub(super) struct Registry<'a> {
+    units: Vec<RegistryUnit<'a>>,
+    code_sets: Vec<Vec<RegistryCode>>,
+    absences: Vec<RegistryAbsence>,
+    build_info: Vec<String>,
+    variant: String,
+}
+
+#[derive(Serialize)]
+struct RegistryUnit<'a> {
+    name: &'a str,
+    code_set: usize,
+    code_count: usize,
+}
+
+#[derive(Serialize)]
+struct RegistryCode {
+    major: u16,
+    minor: u16,
+    suffix: String,
+    ptx: bool,
+}
+
+#[derive(Serialize)]
+struct RegistryAbsence {
+    family: String,
+    reason: String,
+}
+
+impl Template for Registry<'_> {
+    const NAME: &'static str = "abi/registry.cpp.tera";
+}
+
+pub(super) fn registry<'a>(
+    units: &'a [Unit<'a>],
+    build_info: &str,
+    reasons: &BTreeMap<String, String>,
+) -> anyhow::Result<Registry<'a>> {
+    let info: serde_json::Value = serde_json::from_str(build_info).context("the build's description")?;
+    let variant = info.get("variant").and_then(serde_json::Value::as_str).unwrap_or_default();
+
+    let mut code_sets: Vec<&[Code]> = Vec::new();
+    let mut rows = Vec::new();
+    for unit in units {
+        if unit.codes.is_empty() {
+            return Err(anyhow!("unit {} is compiled for nothing", unit.name));
+        }
+        let known = code_sets.iter().position(|set| *set == unit.codes);
+        let code_set = known.unwrap_or_else(|| {
+            code_sets.push(&unit.codes);
+            code_sets.len() - 1
+        });
+        rows.push(RegistryUnit { name: &unit.name, code_set, code_count: unit.codes.len() });
+    }
+    let code = |c: &Code| RegistryCode {
+        major: c.major,
+        minor: c.minor,
+        suffix: c.suffix.map_or("0".to_owned(), |suffix| format!("'{suffix}'")),
+        ptx: c.ptx,
+    };
+    Ok(Registry {
+        units: rows,
+        code_sets: code_sets.iter().map(|set| set.iter().map(code).collect()).collect(),
+        absences: reasons
+            .iter()
+            .map(|(family, reason)| RegistryAbsence { family: literal(family), reason: literal(reason) })
+            .collect(),
+        build_info: literal_lines(build_info),
+        variant: literal(variant),
+    })
+}
+
+/// The C++ spelling of an element type.
+fn element(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Float32 => "float",
+        Dtype::Float16 => "cutlass::half_t",
+        Dtype::Bfloat16 => "cutlass::bfloat16_t",
+        Dtype::Float8E4m3 => "cutlass::float_e4m3_t",
+        Dtype::Float8E5m2 => "cutlass::float_e5m2_t",
+    }
+}
+
+/// The C ABI's constant.
+fn dtype(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Float32 => "NATTEN_FLOAT32",
+        Dtype::Float16 => "NATTEN_FLOAT16",
+        Dtype::Bfloat16 => "NATTEN_BFLOAT16",
+        Dtype::Float8E4m3 => "NATTEN_FLOAT8_E4M3",
+        Dtype::Float8E5m2 => "NATTEN_FLOAT8_E5M2",
+    }
+}
+
+/// Bit i says whether dimension i is causal.
+fn causal_bits(causal: &[bool]) -> u32 {
+    causal.iter().enumerate().map(|(dimension, causal)| u32::from(*causal) << dimension).sum()
+}
+
+fn join<T: ToString>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A C++ string literal. Bytes outside of ASCII are octal escapes, which end after three digits.
+fn literal(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for byte in text.bytes() {
+        match byte {
+            b'"' => quoted.push_str("\\\""),
+            b'\\' => quoted.push_str("\\\\"),
+            b'\n' => quoted.push_str("\\n"),
+            // A question mark could start a trigraph.
+            b'?' => quoted.push_str("\\?"),
+            b' '..=b'~' => quoted.push(char::from(byte)),
+            _ => {
+                // Writing to a String cannot fail.
+                let _ = write!(quoted, "\\{byte:03o}");
+            }
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// A long literal as adjacent ones, one per line of the text.
+fn literal_lines(text: &str) -> Vec<String> {
+    text.split_inclusive('\n').map(literal).collect()
+}
