@@ -14,6 +14,7 @@ use crate::generate;
 use crate::graph::{Graph, JobId, Tree, compile, dryrun};
 use crate::link;
 use crate::package::{self, Packaged, manifest};
+use crate::plan::capability::Capability;
 use crate::plan::{self, Plan, Request};
 use crate::report::{self, Reporter};
 use crate::toolkit::{self, Cudart, Toolkit};
@@ -266,14 +267,19 @@ struct Texts {
     support_digest: String,
 }
 
+/// What the fatbin of a unit will hold.
 fn codes(unit: &plan::UnitPlan) -> Vec<generate::Code> {
+    let code = |capability: Capability, ptx: bool| generate::Code {
+        major: capability.major,
+        minor: capability.minor,
+        suffix: capability.suffix.letter(),
+        ptx,
+    };
     let mut codes = Vec::new();
     for gencode in &unit.gencodes {
-        for real in &gencode.real {
-            codes.push(generate::Code::new(*real, false));
-        }
+        codes.extend(gencode.real.iter().map(|real| code(*real, false)));
         if gencode.ptx {
-            codes.push(generate::Code::new(gencode.virtual_arch, true));
+            codes.push(code(gencode.virtual_arch, true));
         }
     }
     codes

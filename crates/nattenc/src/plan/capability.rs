@@ -39,6 +39,17 @@ pub struct CapabilityRequest {
     pub ptx: bool,
 }
 
+impl Suffix {
+    /// The letter, where there is one.
+    pub const fn letter(self) -> Option<char> {
+        match self {
+            Suffix::None => None,
+            Suffix::A => Some('a'),
+            Suffix::F => Some('f'),
+        }
+    }
+}
+
 impl Capability {
     /// `major.minor` without a suffix.
     pub const fn new(major: u16, minor: u16) -> Self {
