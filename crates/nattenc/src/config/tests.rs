@@ -209,7 +209,7 @@ fn every_single_mistake_names_its_place_and_what_to_write() {
         ),
         (
             "families = [\"fna\"]\ncap",
-            "sections = [\"hooper\"]\ncap",
+            "sections = [\"core\", \"hooper\"]\ncap",
             "unknown section \"hooper\"; did you mean \"hopper\"? known: core hopper",
         ),
         (
