@@ -13,9 +13,14 @@ cp "$dest/fake/host/gcc" "$dest/fake/host/cc1plus"
 major=${release%.*} minor=${release#*.}
 printf '#define CUDART_VERSION %d\n' $((major * 1000 + minor * 10)) > "$dest/include/cuda_runtime_api.h"
 printf '#if __GNUC__ > 14\n#error unsupported\n#endif\n#if (__clang_major__ >= 20)\n#endif\n' > "$dest/include/crt/host_config.h"
-# the constant that a real runtime's cudaRuntimeGetVersion stores: c7 07, then the number, lowest byte first
+# the constant that a real runtime's cudaRuntimeGetVersion stores, in the code of both architectures
+word() { printf "\\$(printf %o $(($1 & 255)))\\$(printf %o $(($1 >> 8 & 255)))\\$(printf %o $(($1 >> 16 & 255)))\\$(printf %o $(($1 >> 24 & 255)))"; }
 number=$((major * 1000 + minor * 10))
-printf "!<arch>\n\\307\\007\\$(printf %o $((number % 256)))\\$(printf %o $((number / 256)))\\000\\000" > "$dest/lib64/libcudart_static.a"
+{
+    printf '!<arch>\n'
+    word $((0x52800002 | number << 5)); word $((0xb9000022))
+    printf '\307\007'; word $number
+} > "$dest/lib64/libcudart_static.a"
 echo "sm_80 sm_90" | tr ' ' '\n' > "$dest/fake/capabilities"
 echo "12.2.0" > "$dest/fake/gcc-version"
 chmod +x "$dest/bin/"* "$dest/nvvm/bin/cicc" "$dest/fake/host/"*

@@ -215,14 +215,20 @@ pub fn candidates(request: &Request<'_>) -> Vec<Candidate> {
     for place in places {
         let mut candidate = match place {
             Place::Absent(origin, reason) => absent(origin, reason),
-            Place::Explicit(origin, home) | Place::Found(origin, home) => look(&origin, &home, &seen, request).0,
+            Place::Explicit(origin, home) | Place::Found(origin, home) => {
+                look(&origin, &home, &seen, request).0
+            }
             Place::Supply(provider) => match (request.supply)(provider) {
                 Ok(Supplied::Home(home)) => look(&provider.to_string(), &home, &seen, request).0,
                 Ok(Supplied::Unavailable(reason)) => absent(provider.to_string(), reason),
-                Err(error) => Candidate { outcome: Outcome::Broken, ..absent(provider.to_string(), format!("{error:#}")) },
+                Err(error) => Candidate {
+                    outcome: Outcome::Broken,
+                    ..absent(provider.to_string(), format!("{error:#}"))
+                },
             },
         };
-        let first = seen.iter().find(|other| other.outcome == Outcome::Taken).map(|other| other.origin.clone());
+        let first =
+            seen.iter().find(|other| other.outcome == Outcome::Taken).map(|other| other.origin.clone());
         if let (Outcome::Taken, Some(first)) = (candidate.outcome, first) {
             candidate.outcome = Outcome::Later;
             candidate.reason = format!("{}, but {first} comes first", candidate.reason);
@@ -275,7 +281,8 @@ pub fn locate(request: &Request<'_>) -> anyhow::Result<Toolkit> {
 /// The failure when no candidate will do: what was seen, how to get the release, what would build here now.
 fn none(request: &Request<'_>, seen: &[Candidate]) -> Failure {
     let (variant, release) = (request.variant, request.variant.release);
-    let mut lines = vec![format!("no toolkit of cuda {release} for variant {}", variant.name), "  seen:".to_owned()];
+    let mut lines =
+        vec![format!("no toolkit of cuda {release} for variant {}", variant.name), "  seen:".to_owned()];
     for candidate in seen {
         let home = match &candidate.home {
             Some(home) if !candidate.origin.contains('/') => format!(" {}", home.display()),
@@ -285,14 +292,20 @@ fn none(request: &Request<'_>, seen: &[Candidate]) -> Failure {
     }
     let mut ways = vec![format!("install cuda {release} and point --toolkit or CUDA_HOME at it")];
     if let Some(redist) = &variant.redist {
-        ways.push(format!("set NATTENC_REDIST_URL to the directory that holds redistrib_{}.json", redist.version));
+        ways.push(format!(
+            "set NATTENC_REDIST_URL to the directory that holds redistrib_{}.json",
+            redist.version
+        ));
     }
     lines.push(format!("  to get cuda {release}: {}", ways.join(", or ")));
     let builds = buildable(request, seen);
     lines.push(if builds.is_empty() {
         "  no variant would build here now".to_owned()
     } else {
-        format!("  would build here now: {}", builds.iter().map(|(name, how)| format!("{name} ({how})")).collect::<Vec<_>>().join(", "))
+        format!(
+            "  would build here now: {}",
+            builds.iter().map(|(name, how)| format!("{name} ({how})")).collect::<Vec<_>>().join(", ")
+        )
     });
     let hint = match builds.first() {
         Some((name, _)) => format!("{}; or build another variant: --variant {name}", ways[0]),

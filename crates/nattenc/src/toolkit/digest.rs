@@ -50,7 +50,8 @@ impl Memo {
     /// Reads the memo under `home`; one that cannot be read is an empty one.
     pub fn open(home: &Path) -> Self {
         let file = home.join("digests.json");
-        let entries = fs::read_if_exists(&file).ok().flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let entries =
+            fs::read_if_exists(&file).ok().flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         Memo { file, entries: RefCell::new(entries.unwrap_or_default()), changed: RefCell::new(false) }
     }
 

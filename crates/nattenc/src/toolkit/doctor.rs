@@ -63,7 +63,9 @@ pub fn doctor(request: &Request<'_>, directories: &[(&str, &Path)], root: &Path)
         Err(error) => (None, Some(error.to_string())),
     };
     let taken = seen.iter().find(|candidate| candidate.outcome == Outcome::Taken);
-    let parts = taken.and_then(|c| c.home.as_ref()).and_then(|home| layout::parts(home, around, request.digests).ok());
+    let parts = taken
+        .and_then(|c| c.home.as_ref())
+        .and_then(|home| layout::parts(home, around, request.digests).ok());
     let space = |(what, path): &(&str, &Path)| Space {
         what: (*what).to_owned(),
         path: path.to_path_buf(),
@@ -118,23 +120,36 @@ impl fmt::Display for Doctor {
                 Some(home) if !candidate.origin.contains('/') => format!(" {}", home.display()),
                 _ => String::new(),
             };
-            writeln!(f, "  {mark:7} {}{home}: {}", candidate.origin, candidate.reason.replace('\n', "\n          "))?;
+            writeln!(
+                f,
+                "  {mark:7} {}{home}: {}",
+                candidate.origin,
+                candidate.reason.replace('\n', "\n          ")
+            )?;
             if !candidate.parts.is_empty() {
-                let parts: Vec<String> = candidate.parts.iter().map(|(part, version)| format!("{part} {version}")).collect();
+                let parts: Vec<String> =
+                    candidate.parts.iter().map(|(part, version)| format!("{part} {version}")).collect();
                 writeln!(f, "          {}", parts.join(", "))?;
             }
         }
         if !self.capabilities.is_empty() {
             writeln!(f, "  nvcc lists {}", self.capabilities.join(" "))?;
         }
-        let builds: Vec<String> = self.buildable.iter().map(|(name, how)| format!("{name} ({how})")).collect();
-        writeln!(f, "  would build here now: {}", if builds.is_empty() { "none".to_owned() } else { builds.join(", ") })?;
+        let builds: Vec<String> =
+            self.buildable.iter().map(|(name, how)| format!("{name} ({how})")).collect();
+        writeln!(
+            f,
+            "  would build here now: {}",
+            if builds.is_empty() { "none".to_owned() } else { builds.join(", ") }
+        )?;
 
         writeln!(f, "\nhost compiler")?;
         match (&self.host, &self.host_problem) {
             (Some(host), _) => {
                 let limit = match host.limit(self.bound) {
-                    Some(limit) if host.major() > limit => format!(", newer than {limit}, the newest that this toolkit takes"),
+                    Some(limit) if host.major() > limit => {
+                        format!(", newer than {limit}, the newest that this toolkit takes")
+                    }
                     Some(limit) => format!(", the toolkit takes up to {limit}"),
                     None => String::new(),
                 };
@@ -166,4 +181,3 @@ impl fmt::Display for Doctor {
         Ok(())
     }
 }
-

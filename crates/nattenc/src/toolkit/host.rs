@@ -67,12 +67,17 @@ pub(super) fn find(surroundings: &Surroundings) -> anyhow::Result<HostCompiler> 
         })?,
     };
     let ask = |arguments: &[&str]| {
-        let argv = std::iter::once(path.display().to_string()).chain(arguments.iter().map(|a| (*a).to_owned()));
+        let argv =
+            std::iter::once(path.display().to_string()).chain(arguments.iter().map(|a| (*a).to_owned()));
         process::capture(&surroundings.command(argv.collect(), Path::new("/")))
     };
     let unusable = |what: &str, output: &str| {
-        Failure::toolchain(format!("host compiler {}: {what}, it printed {}", path.display(), first_lines(output)))
-            .hint("set NVCC_CCBIN to a working GCC or Clang")
+        Failure::toolchain(format!(
+            "host compiler {}: {what}, it printed {}",
+            path.display(),
+            first_lines(output)
+        ))
+        .hint("set NVCC_CCBIN to a working GCC or Clang")
     };
     let named = ask(&["--version"])?;
     let kind = if named.stdout.to_ascii_lowercase().contains("clang") { Kind::Clang } else { Kind::Gcc };
@@ -80,7 +85,9 @@ pub(super) fn find(surroundings: &Surroundings) -> anyhow::Result<HostCompiler> 
         Kind::Gcc => &["-dumpfullversion", "-dumpversion"],
         Kind::Clang => &["-dumpversion"],
     })?;
-    let is_version = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit()) && line.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let is_version = |line: &&str| {
+        line.starts_with(|c: char| c.is_ascii_digit()) && line.chars().all(|c| c.is_ascii_digit() || c == '.')
+    };
     let version = asked.stdout.lines().map(str::trim).find(is_version);
     let Some(version) = version.filter(|_| asked.success()) else {
         return Err(unusable("its version cannot be read", &asked.output).into());
@@ -88,11 +95,18 @@ pub(super) fn find(surroundings: &Surroundings) -> anyhow::Result<HostCompiler> 
     let mut cc1plus = None;
     if kind == Kind::Gcc {
         let printed = ask(&["-print-prog-name=cc1plus"])?;
-        let found = printed.stdout.lines().map(|line| PathBuf::from(line.trim())).find(|p| p.is_absolute() && p.is_file());
+        let found = printed
+            .stdout
+            .lines()
+            .map(|line| PathBuf::from(line.trim()))
+            .find(|p| p.is_absolute() && p.is_file());
         if found.is_none() {
-            return Err(Failure::toolchain(format!("host compiler {} has no C++ compiler (cc1plus)", path.display()))
-                .hint("install g++ of the same version, or set NVCC_CCBIN")
-                .into());
+            return Err(Failure::toolchain(format!(
+                "host compiler {} has no C++ compiler (cc1plus)",
+                path.display()
+            ))
+            .hint("install g++ of the same version, or set NVCC_CCBIN")
+            .into());
         }
         cc1plus = found;
     }
@@ -139,7 +153,12 @@ pub(super) fn others(surroundings: &Surroundings) -> Vec<(Kind, u16, PathBuf)> {
 }
 
 /// The one failure for a host compiler that a toolkit does not take.
-pub(super) fn unsupported(host: &HostCompiler, bound: Bound, cuda: &str, surroundings: &Surroundings) -> Failure {
+pub(super) fn unsupported(
+    host: &HostCompiler,
+    bound: Bound,
+    cuda: &str,
+    surroundings: &Surroundings,
+) -> Failure {
     let kind = host.kind.word();
     let limit = match host.limit(bound) {
         Some(limit) => format!("supports {kind} up to {limit}"),

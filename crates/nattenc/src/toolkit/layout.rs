@@ -98,7 +98,9 @@ fn settings(output: &str) -> BTreeMap<&str, &str> {
 
 /// The directories of `"-I/a" "-isystem" "/b" -L/c`.
 fn directories(flags: &str) -> Vec<PathBuf> {
-    let words = flags.split('"').flat_map(|piece| if piece.starts_with(['-', '/']) { vec![piece] } else { piece.split_whitespace().collect() });
+    let words = flags.split('"').flat_map(|piece| {
+        if piece.starts_with(['-', '/']) { vec![piece] } else { piece.split_whitespace().collect() }
+    });
     words
         .map(|word| word.strip_prefix("-I").or_else(|| word.strip_prefix("-L")).unwrap_or(word))
         .filter(|word| word.starts_with('/'))
@@ -108,13 +110,22 @@ fn directories(flags: &str) -> Vec<PathBuf> {
 
 /// The triplet in Debian's multiarch paths, and in NVIDIA's `targets`.
 fn machines() -> [&'static str; 2] {
-    if cfg!(target_arch = "aarch64") { ["aarch64-linux-gnu", "sbsa-linux"] } else { ["x86_64-linux-gnu", "x86_64-linux"] }
+    if cfg!(target_arch = "aarch64") {
+        ["aarch64-linux-gnu", "sbsa-linux"]
+    } else {
+        ["x86_64-linux-gnu", "x86_64-linux"]
+    }
 }
 
 fn include_places(home: &Path) -> Vec<PathBuf> {
     let [_, target] = machines();
     // Debian keeps a home under /usr/lib and its headers in /usr/include.
-    vec![home.join("include"), home.join("targets").join(target).join("include"), home.join("../../include"), home.join("../include")]
+    vec![
+        home.join("include"),
+        home.join("targets").join(target).join("include"),
+        home.join("../../include"),
+        home.join("../include"),
+    ]
 }
 
 fn library_places(home: &Path) -> Vec<PathBuf> {
@@ -130,20 +141,26 @@ fn library_places(home: &Path) -> Vec<PathBuf> {
 }
 
 /// Looks at the toolkit in `home`. Fails only where nvcc itself is not there or not usable.
-pub(super) fn parts(home: &Path, surroundings: &Surroundings, digests: &dyn Digests) -> anyhow::Result<Parts> {
+pub(super) fn parts(
+    home: &Path,
+    surroundings: &Surroundings,
+    digests: &dyn Digests,
+) -> anyhow::Result<Parts> {
     let mut nvcc = nvcc(home)?;
     let version = nvcc_version(&nvcc, surroundings)?;
     let dry = ask(&nvcc, &["--dryrun", "-c", "x.cu", "-o", "x.o"], surroundings)?;
     let settings = settings(&dry.output);
     // A wrapper leads to the real one: that is the program whose digest counts and whose exit code can be trusted.
-    if let Some(real) = settings.get("_HERE_").map(|dir| Path::new(dir).join("nvcc")).filter(|p| p.is_file()) {
+    if let Some(real) = settings.get("_HERE_").map(|dir| Path::new(dir).join("nvcc")).filter(|p| p.is_file())
+    {
         nvcc = fs::real_path(&real)?;
     }
     let real_home = nvcc.parent().and_then(Path::parent).unwrap_or(home).to_path_buf();
     let mut problems = Vec::new();
     let mut versions = BTreeMap::from([("nvcc".to_owned(), version.full.clone())]);
     let mut disagree = |part: &str, path: &Path, found: Option<Version>| {
-        versions.insert(part.to_owned(), found.as_ref().map_or_else(|| "unknown".to_owned(), |v| v.full.clone()));
+        versions
+            .insert(part.to_owned(), found.as_ref().map_or_else(|| "unknown".to_owned(), |v| v.full.clone()));
         let other = found.filter(|found| found.release != version.release);
         other.map(|found| format!("{part} is of cuda {}: {}", found.full, path.display()))
     };
@@ -164,12 +181,19 @@ pub(super) fn parts(home: &Path, surroundings: &Surroundings, digests: &dyn Dige
     }
 
     let listed = ask(&nvcc, &["--list-gpu-code"], surroundings)?;
-    let mut capabilities: Vec<Capability> =
-        listed.stdout.split_whitespace().filter(|word| word.starts_with("sm_")).filter_map(Capability::from_nvcc).collect();
+    let mut capabilities: Vec<Capability> = listed
+        .stdout
+        .split_whitespace()
+        .filter(|word| word.starts_with("sm_"))
+        .filter_map(Capability::from_nvcc)
+        .collect();
     capabilities.sort();
     capabilities.dedup();
     if capabilities.is_empty() {
-        problems.push(format!("nvcc --list-gpu-code lists no capability, it printed {}", first_lines(&listed.output)));
+        problems.push(format!(
+            "nvcc --list-gpu-code lists no capability, it printed {}",
+            first_lines(&listed.output)
+        ));
     }
 
     let mut places = settings.get("INCLUDES").map(|flags| directories(flags)).unwrap_or_default();
@@ -180,7 +204,8 @@ pub(super) fn parts(home: &Path, surroundings: &Surroundings, digests: &dyn Dige
     let mut bound = Bound::default();
     let include = match include {
         None => {
-            problems.push(format!("cuda_runtime_api.h is missing from {}", real_home.join("include").display()));
+            problems
+                .push(format!("cuda_runtime_api.h is missing from {}", real_home.join("include").display()));
             None
         }
         Some(dir) => {
@@ -203,13 +228,25 @@ pub(super) fn parts(home: &Path, surroundings: &Surroundings, digests: &dyn Dige
     places.extend(library_places(home));
     let cudart = cudart(&places)?;
     match &cudart {
-        None => problems.push(format!("libcudart_static.a and libcudart.so are missing from {}", real_home.display())),
+        None => problems
+            .push(format!("libcudart_static.a and libcudart.so are missing from {}", real_home.display())),
         Some(library) => {
             let release = version::cudart(&fs::read(library.path())?);
             problems.extend(disagree("cudart", library.path(), release.map(Version::of)));
         }
     }
-    Ok(Parts { home: real_home, nvcc, version, capabilities, tools, include, cudart, bound, versions, problems })
+    Ok(Parts {
+        home: real_home,
+        nvcc,
+        version,
+        capabilities,
+        tools,
+        include,
+        cudart,
+        bound,
+        versions,
+        problems,
+    })
 }
 
 /// The static runtime wherever it lies, else a shared one: `libcudart.so`, or `libcudart.so.13` as wheels have it.
@@ -239,13 +276,20 @@ mod tests {
             #$ SYSTEM_INCLUDES=\"-isystem\" \"/opt/cuda/include/cccl\"  \n#$ LIBRARIES=  -L/usr/lib/stubs -L/usr/lib\n\
             #$ gcc -D__CUDA_ARCH__=520 -E x.cu\n";
         let settings = settings(output);
-        assert_eq!(settings.keys().copied().collect::<Vec<_>>(), ["INCLUDES", "LIBRARIES", "PATH", "SYSTEM_INCLUDES", "_HERE_"]);
+        assert_eq!(
+            settings.keys().copied().collect::<Vec<_>>(),
+            ["INCLUDES", "LIBRARIES", "PATH", "SYSTEM_INCLUDES", "_HERE_"]
+        );
         for (key, expected) in [
             ("INCLUDES", vec!["/opt/cuda/include"]),
             ("SYSTEM_INCLUDES", vec!["/opt/cuda/include/cccl"]),
             ("LIBRARIES", vec!["/usr/lib/stubs", "/usr/lib"]),
         ] {
-            assert_eq!(directories(settings[key]), expected.iter().map(PathBuf::from).collect::<Vec<_>>(), "{key}");
+            assert_eq!(
+                directories(settings[key]),
+                expected.iter().map(PathBuf::from).collect::<Vec<_>>(),
+                "{key}"
+            );
         }
         assert_eq!(directories("\"-I/with space/include\""), [PathBuf::from("/with space/include")]);
     }

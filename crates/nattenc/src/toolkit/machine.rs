@@ -47,7 +47,9 @@ fn value(path: &Path) -> Option<u64> {
 
 /// The value after a word at the start of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name).filter(|rest| rest.starts_with([':', ' ', '\t'])))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name).filter(|rest| rest.starts_with([':', ' ', '\t'])))?;
     line.trim_start_matches(':').split_whitespace().next()?.parse().ok()
 }
 
@@ -57,7 +59,11 @@ fn groups(root: &Path, controller: &str) -> Vec<PathBuf> {
     let path = own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
         let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-        let mine = if controller.is_empty() { id == "0" && controllers.is_empty() } else { controllers.split(',').any(|c| c == controller) };
+        let mine = if controller.is_empty() {
+            id == "0" && controllers.is_empty()
+        } else {
+            controllers.split(',').any(|c| c == controller)
+        };
         mine.then(|| path.to_owned())
     });
     let Some(path) = path else { return Vec::new() };
@@ -68,11 +74,19 @@ fn groups(root: &Path, controller: &str) -> Vec<PathBuf> {
         let mut kind = right.split(' ');
         let version = kind.next()?;
         let options = kind.nth(1)?;
-        let mine = if controller.is_empty() { version == "cgroup2" } else { version == "cgroup" && options.split(',').any(|o| o == controller) };
+        let mine = if controller.is_empty() {
+            version == "cgroup2"
+        } else {
+            version == "cgroup" && options.split(',').any(|o| o == controller)
+        };
         let mut fields = left.split(' ').skip(3);
         mine.then(|| Some((fields.next()?.to_owned(), fields.next()?.to_owned()))).flatten()
     });
-    let fallback = if controller.is_empty() { "/sys/fs/cgroup".to_owned() } else { format!("/sys/fs/cgroup/{controller}") };
+    let fallback = if controller.is_empty() {
+        "/sys/fs/cgroup".to_owned()
+    } else {
+        format!("/sys/fs/cgroup/{controller}")
+    };
     let (subtree, point) = mount.unwrap_or(("/".to_owned(), fallback));
     let relative = path.strip_prefix(subtree.trim_end_matches('/')).unwrap_or("/").trim_start_matches('/');
     let top = root.join(point.trim_start_matches('/'));
@@ -130,7 +144,9 @@ pub fn cpus(root: &Path) -> Cpus {
     if let Some(value) = mask {
         bounds.push(Limit { value, source: "affinity".to_owned() });
     }
-    let whole = |quota: u64, period: u64| (period > 0).then(|| u32::try_from(quota.div_ceil(period)).unwrap_or(u32::MAX).max(1));
+    let whole = |quota: u64, period: u64| {
+        (period > 0).then(|| u32::try_from(quota.div_ceil(period)).unwrap_or(u32::MAX).max(1))
+    };
     for group in groups(root, "") {
         let file = group.join("cpu.max");
         let quota = text(&file).and_then(|text| {
@@ -152,7 +168,8 @@ pub fn cpus(root: &Path) -> Cpus {
 /// Free bytes for this user on the file system of `path`, or of the nearest directory above that exists.
 pub fn free_space(path: &Path, search: &str) -> Option<u64> {
     let existing = path.ancestors().find(|dir| dir.is_dir())?;
-    let argv = ["df", "-P", "-k"].map(str::to_owned).into_iter().chain([existing.display().to_string()]).collect();
+    let argv =
+        ["df", "-P", "-k"].map(str::to_owned).into_iter().chain([existing.display().to_string()]).collect();
     let env = [("PATH".to_owned(), search.to_owned()), ("LC_ALL".to_owned(), "C".to_owned())].into();
     let printed = process::capture(&process::CommandLine { argv, env, cwd: PathBuf::from("/") }).ok()?;
     let kib: u64 = printed.stdout.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()?;
@@ -164,6 +181,9 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
+
+    /// What it is about, files of the sysroot, the result and its source.
+    type Row<'a, T> = (&'a str, &'a [(&'a str, &'a str)], T, &'a str);
 
     /// A sysroot of these files.
     fn sysroot(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -181,14 +201,19 @@ mod tests {
     #[test]
     fn the_smallest_limit_on_the_path_of_groups_wins() {
         const V2: (&str, &str) = ("proc/self/cgroup", "0::/a/b\n");
-        const MOUNT2: (&str, &str) = ("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+        const MOUNT2: (&str, &str) =
+            ("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
         const V1: (&str, &str) = ("proc/self/cgroup", "4:memory:/a/b\n3:cpu,cpuacct:/a\n0::/\n");
         const UNLIMITED_V1: &str = "9223372036854771712\n";
-        let rows: &[(&str, &[(&str, &str)], u64, &str)] = &[
+        let rows: &[Row<'_, u64>] = &[
             ("no groups", &[], 32 * GIB, "/proc/meminfo"),
             (
                 "a limit above the own group",
-                &[V2, ("sys/fs/cgroup/a/memory.max", "8589934592\n"), ("sys/fs/cgroup/a/b/memory.max", "max\n")],
+                &[
+                    V2,
+                    ("sys/fs/cgroup/a/memory.max", "8589934592\n"),
+                    ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ],
                 8 * GIB,
                 "/sys/fs/cgroup/a/memory.max",
             ),
@@ -232,30 +257,46 @@ mod tests {
                 "a container that sees its own subtree",
                 &[
                     ("proc/self/cgroup", "4:memory:/docker/123\n"),
-                    ("proc/self/mountinfo", "35 31 0:32 /docker/123 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"),
+                    (
+                        "proc/self/mountinfo",
+                        "35 31 0:32 /docker/123 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+                    ),
                     ("sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n"),
                 ],
                 2 * GIB,
                 "/sys/fs/cgroup/memory/memory.limit_in_bytes",
             ),
-            ("a limit above what the host has", &[V2, ("sys/fs/cgroup/a/memory.max", "137438953472\n")], 32 * GIB, "/proc/meminfo"),
+            (
+                "a limit above what the host has",
+                &[V2, ("sys/fs/cgroup/a/memory.max", "137438953472\n")],
+                32 * GIB,
+                "/proc/meminfo",
+            ),
         ];
         for (what, files, expected, source) in rows {
             let root = sysroot(files);
             let memory = memory(root.path());
-            assert_eq!((memory.available.value, memory.available.source.as_str()), (*expected, *source), "{what}");
+            assert_eq!(
+                (memory.available.value, memory.available.source.as_str()),
+                (*expected, *source),
+                "{what}"
+            );
             assert_eq!(memory.total, 64 * GIB);
         }
     }
 
     #[test]
     fn cpus_are_the_affinity_mask_and_the_quotas() {
-        let rows: &[(&str, &[(&str, &str)], u32, &str)] = &[
+        let rows: &[Row<'_, u32>] = &[
             ("mask alone", &[], 8, "affinity"),
             ("two of many", &[("proc/self/status", "Cpus_allowed_list:\t0,2\n")], 2, "affinity"),
             (
                 "a quota above the own group, rounded up",
-                &[("proc/self/cgroup", "0::/a/b\n"), ("sys/fs/cgroup/a/cpu.max", "250000 100000\n"), ("sys/fs/cgroup/a/b/cpu.max", "max 100000\n")],
+                &[
+                    ("proc/self/cgroup", "0::/a/b\n"),
+                    ("sys/fs/cgroup/a/cpu.max", "250000 100000\n"),
+                    ("sys/fs/cgroup/a/b/cpu.max", "max 100000\n"),
+                ],
                 3,
                 "/sys/fs/cgroup/a/cpu.max",
             ),
@@ -281,7 +322,11 @@ mod tests {
         for (what, files, expected, source) in rows {
             let root = sysroot(files);
             let cpus = cpus(root.path());
-            assert_eq!((cpus.available.value, cpus.available.source.as_str()), (*expected, *source), "{what}");
+            assert_eq!(
+                (cpus.available.value, cpus.available.source.as_str()),
+                (*expected, *source),
+                "{what}"
+            );
         }
         let empty = tempfile::tempdir().unwrap();
         assert_eq!(cpus(empty.path()).available.value, 1);

@@ -109,7 +109,9 @@ fn complete(
     let mut warnings = Vec::new();
     warnings.extend(known(parts.version.release)?);
     for name in &surroundings.ignored {
-        warnings.push(format!("{name} is set and not passed on to nvcc: write flags as cuda-flags in build.toml"));
+        warnings.push(format!(
+            "{name} is set and not passed on to nvcc: write flags as cuda-flags in build.toml"
+        ));
     }
     let mut programs = parts.tools.clone();
     programs.insert("nvcc".to_owned(), parts.nvcc.clone());
@@ -152,9 +154,12 @@ fn known(release: Release) -> anyhow::Result<Option<String>> {
         ))),
         None => {
             let majors: Vec<String> = NEWEST.iter().map(|newest| format!("{}.x", newest.major)).collect();
-            Err(Failure::toolchain(format!("cuda {release} is not supported: this nattenc knows {}", majors.join(" and ")))
-                .hint("use a toolkit of one of these, or a newer nattenc")
-                .into())
+            Err(Failure::toolchain(format!(
+                "cuda {release} is not supported: this nattenc knows {}",
+                majors.join(" and ")
+            ))
+            .hint("use a toolkit of one of these, or a newer nattenc")
+            .into())
         }
     }
 }

@@ -57,10 +57,12 @@ pub fn probe(toolkit: &Toolkit, scratch: &Path, surroundings: &Surroundings) -> 
             Some(code) => format!("exit code {code}"),
             None => format!("signal {}", finished.signal.unwrap_or(0)),
         };
-        return Err(Failure::toolchain(format!("{at_fault} cannot compile an empty kernel ({end})\n  $ {line}"))
-            .diagnostic(diagnostic(&finished.output))
-            .hint("run the command above by hand; check the toolkit and the host compiler")
-            .into());
+        return Err(Failure::toolchain(format!(
+            "{at_fault} cannot compile an empty kernel ({end})\n  $ {line}"
+        ))
+        .diagnostic(diagnostic(&finished.output))
+        .hint("run the command above by hand; check the toolkit and the host compiler")
+        .into());
     }
     let object = fs::read_if_exists(&scratch.join("probe.o"))?.unwrap_or_default();
     if !object.starts_with(b"\x7fELF") {

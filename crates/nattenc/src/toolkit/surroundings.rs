@@ -44,7 +44,8 @@ impl Surroundings {
 
     /// A command with the environment that every probe of a toolkit gets: PATH, and messages in English.
     pub(super) fn command(&self, argv: Vec<String>, cwd: &Path) -> CommandLine {
-        let env = BTreeMap::from([("PATH".to_owned(), self.path.clone()), ("LC_ALL".to_owned(), "C".to_owned())]);
+        let env =
+            BTreeMap::from([("PATH".to_owned(), self.path.clone()), ("LC_ALL".to_owned(), "C".to_owned())]);
         CommandLine { argv, env, cwd: cwd.to_path_buf() }
     }
 }

@@ -33,9 +33,13 @@ pub fn banner(text: &str) -> Option<Version> {
                 continue;
             }
             let Some(release) = words.next().and_then(|word| word.parse::<Release>().ok()) else { break };
-            let full = words.next().and_then(|word| word.strip_prefix('V'));
-            match full.filter(|full| full.parse::<Release>() == Ok(release)) {
-                Some(full) => return Some(Version { release, full: full.to_owned() }),
+            // Among bytes, anything may follow the number.
+            let number = |word: &'_ str| {
+                word.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect::<String>()
+            };
+            let full = words.next().and_then(|word| word.strip_prefix('V')).map(number);
+            match full.filter(|full| full.parse() == Ok(release)) {
+                Some(full) => return Some(Version { release, full }),
                 None => vague = vague.or(Some(Version::of(release))),
             }
             break;
@@ -68,7 +72,8 @@ pub fn banner_in(path: &Path) -> anyhow::Result<Option<Version>> {
 /// 12080 as a release.
 fn packed(value: u32) -> Option<Release> {
     let (major, minor) = (u16::try_from(value / 1000).ok()?, u16::try_from(value % 1000 / 10).ok()?);
-    (major >= 5 && value.is_multiple_of(10)).then_some(Release::new(major, minor))
+    let plausible = (9..100).contains(&major) && value.is_multiple_of(10);
+    plausible.then_some(Release::new(major, minor))
 }
 
 /// The release of the runtime headers: `#define CUDART_VERSION 12080`.
@@ -80,21 +85,39 @@ pub fn headers(cuda_runtime_api: &str) -> Option<Release> {
     })
 }
 
-/// The release of a CUDA runtime library: the constant that its `cudaRuntimeGetVersion` stores through
-/// its argument (x86-64: `mov dword [rdi], imm32`). `None` where not exactly one such constant is found.
+/// The release of a CUDA runtime library of this machine's architecture: the constant that its
+/// `cudaRuntimeGetVersion` stores through its argument. `None` where not exactly one such constant is found.
 pub fn cudart(library: &[u8]) -> Option<Release> {
-    let mut found: Vec<Release> = library
-        .windows(6)
-        .filter(|w| w[0] == 0xc7 && w[1] == 0x07)
-        .filter_map(|w| packed(u32::from_le_bytes([w[2], w[3], w[4], w[5]])))
-        .filter(|release| (5..100).contains(&release.major) && release.minor < 100)
-        .collect();
+    let mut found =
+        if cfg!(target_arch = "aarch64") { stored_aarch64(library) } else { stored_x86_64(library) };
     found.sort();
     found.dedup();
     match found.as_slice() {
         [one] => Some(*one),
         _ => None,
     }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// `mov dword [rdi], imm32`
+fn stored_x86_64(code: &[u8]) -> Vec<Release> {
+    let stores = code.windows(2).enumerate().filter(|(_, bytes)| *bytes == [0xc7, 0x07]);
+    stores.filter_map(|(at, _)| packed(word(code, at + 2)?)).collect()
+}
+
+/// `mov wD, #imm16`, and within the next instructions `str wD, [xN]`
+fn stored_aarch64(code: &[u8]) -> Vec<Release> {
+    let at_even = (0..code.len()).step_by(2);
+    let release = |at: usize| {
+        let mov = word(code, at).filter(|mov| mov & 0xffe0_0000 == 0x5280_0000)?;
+        let store = 0xb900_0000 | (mov & 31);
+        let stored = (1..=4).any(|next| word(code, at + 4 * next).is_some_and(|w| w & 0xffff_fc1f == store));
+        packed((mov >> 5) & 0xffff).filter(|_| stored)
+    };
+    at_even.filter_map(release).collect()
 }
 
 /// The newest host compilers that a toolkit takes, from its `crt/host_config.h`.
@@ -112,10 +135,14 @@ pub fn bound(host_config: &str) -> Bound {
         let rest = &line[line.find(what)? + what.len()..];
         rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     };
-    let lines = || host_config.lines().map(str::trim).filter(|line| line.starts_with("#if") || line.starts_with("#elif"));
+    let lines = || {
+        host_config.lines().map(str::trim).filter(|line| line.starts_with("#if") || line.starts_with("#elif"))
+    };
     Bound {
         gcc: lines().filter(|line| !line.contains("__ICC")).find_map(|line| after(line, "__GNUC__ >")),
-        clang: lines().find_map(|line| after(line, "__clang_major__ >=")).map(|first| first.saturating_sub(1)),
+        clang: lines()
+            .find_map(|line| after(line, "__clang_major__ >="))
+            .map(|first| first.saturating_sub(1)),
     }
 }
 
@@ -132,6 +159,7 @@ mod tests {
             (format!("{plain}wrapper: release 3.1 of the wrapper done\n"), Some("12.8.93")),
             (format!("wrapper release 9.9 starting\n{plain}"), Some("12.8.93")),
             ("Cuda compilation tools, release 11.8".to_owned(), Some("11.8")),
+            ("release 13.0, V13.0.88\0\0junk".to_owned(), Some("13.0.88")),
             ("\x1b[0m release 13.0, V13.0.88 (something)".to_owned(), Some("13.0.88")),
             ("release 12.8, V9.0.1".to_owned(), Some("12.8")),
             (String::new(), None),
@@ -148,7 +176,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cicc");
         let mut bytes = vec![0u8; 300_000];
-        bytes.extend(b"a, Cuda compilation tools, of nothing\nCuda compilation tools, release 12.4, V12.4.131\nmore\0");
+        bytes.extend(
+            b"a, Cuda compilation tools, of nothing\nCuda compilation tools, release 12.4, V12.4.131\nmore\0",
+        );
         bytes.extend(vec![0xff; 300_000]);
         fs::write(&path, &bytes).unwrap();
         assert_eq!(banner_in(&path).unwrap().unwrap().full, "12.4.131");
@@ -167,11 +197,21 @@ mod tests {
         ] {
             assert_eq!(headers(text), expected.map(|(a, b)| Release::new(a, b)), "{text}");
         }
-        let constant = |value: u32| [&[0x48, 0xc7, 0x07][..], &value.to_le_bytes(), &[0xc3]].concat();
-        assert_eq!(cudart(&constant(12040)), Some(Release::new(12, 4)));
-        assert_eq!(cudart(&[constant(13020), constant(13020), constant(7)].concat()), Some(Release::new(13, 2)));
-        assert_eq!(cudart(&[constant(13020), constant(12080)].concat()), None);
-        assert_eq!(cudart(b"nothing here"), None);
+    }
+
+    #[test]
+    fn the_runtimes_constant_is_found_in_its_code() {
+        let x86 = |value: u32| [&[0x48, 0xc7, 0x07][..], &value.to_le_bytes(), &[0xc3]].concat();
+        let found = |code: &[u8]| stored_x86_64(code);
+        assert_eq!(found(&x86(12040)), [Release::new(12, 4)]);
+        assert_eq!(found(&[x86(13020), x86(7), x86(12081)].concat()), [Release::new(13, 2)]);
+        assert_eq!(found(b"nothing here"), []);
+        assert_eq!(found(&[0xc7, 0x07, 1]), []);
+        let arm = |value: u32, store: u32| {
+            [0x5280_0000 | (value << 5) | 2, 0x5280_0000, store].map(u32::to_le_bytes).concat()
+        };
+        assert_eq!(stored_aarch64(&arm(13000, 0xb900_0022)), [Release::new(13, 0)]);
+        assert_eq!(stored_aarch64(&arm(13000, 0xb900_0023)), [], "another register is stored");
         assert_eq!(cudart(b""), None);
     }
 
