@@ -28,6 +28,8 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "CUDA_PATH", meaning: "an installed CUDA toolkit, after CUDA_HOME" },
     Variable { name: "NVCC_CCBIN", meaning: "the host compiler" },
     Variable { name: "PATH", meaning: "where nvcc, g++ and python3 are looked for" },
+    Variable { name: "NVCC_PREPEND_FLAGS", meaning: "not passed on to nvcc; a warning says so" },
+    Variable { name: "NVCC_APPEND_FLAGS", meaning: "not passed on to nvcc; a warning says so" },
 ];
 
 fn declared(name: &str) -> bool {

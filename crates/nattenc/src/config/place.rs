@@ -80,7 +80,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     known
         .into_iter()
         .map(|candidate| (distance(&word, &fold(candidate)), candidate))
-        .filter(|(distance, candidate)| *distance <= (candidate.len() / 3).max(2))
+        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 3).min(3))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }

@@ -209,7 +209,7 @@ fn every_single_mistake_names_its_place_and_what_to_write() {
         ),
         (
             "families = [\"fna\"]\ncap",
-            "sections = [\"hooper\"]\ncap",
+            "sections = [\"core\", \"hooper\"]\ncap",
             "unknown section \"hooper\"; did you mean \"hopper\"? known: core hopper",
         ),
         (
@@ -436,6 +436,11 @@ fn mistakes_in_a_variant_are_named() {
         ),
         ("\"13.0.88\"", "\">=13\"", "\">=13\" is not a version"),
         ("nvidia-cuda-nvcc = \"13.0.88\"\n", "", "[wheels] has no nvidia-cuda-nvcc"),
+        (
+            "toolkit = \"13.0\"",
+            "toolkit = \"13.2\"",
+            "cu130.toml:2:11: toolkit is \"13.2\", but the variant is called cu130",
+        ),
         ("edition = 1", "edition = 1\nflags = []", "unknown key \"flags\""),
     ] {
         assert!(VARIANT.contains(from), "{from}");

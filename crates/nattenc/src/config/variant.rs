@@ -119,6 +119,12 @@ fn parse(name: &str, path: &Path, text: &str) -> anyhow::Result<Variant> {
     root.require("toolkit", "toolkit = \"13.0\"", &mut problems);
     root.require("providers", "providers = [\"installed\"]", &mut problems);
     let release = root.parsed::<Release>("toolkit", &mut problems);
+    // A name that reads as a release must be that release.
+    let numbered = name.strip_prefix("cu").is_some_and(|rest| rest.parse::<u32>().is_ok());
+    if let Some(release) = release.as_ref().filter(|release| numbered && release.value.variant() != name) {
+        let message = format!("toolkit is \"{}\", but the variant is called {name}", release.value);
+        problems.add(release.at.clone(), message);
+    }
     let providers = providers(&root, &mut problems);
     let toolkit = release.as_ref().map(|r| r.value);
     let wheels = wheels(&root, toolkit, &mut problems);

@@ -135,6 +135,17 @@ impl CapabilityRequest {
     pub fn runs_on(self, device: (u16, u16)) -> bool {
         self.capability.runs_on(device) || (self.ptx && self.capability.ptx_runs_on(device))
     }
+
+    /// What a user who wrote this may not expect.
+    pub fn note(self) -> Option<String> {
+        let later = match self.capability.suffix {
+            _ if !self.ptx => return None,
+            Suffix::None => return None,
+            Suffix::A => "no other device",
+            Suffix::F => "no device of another family",
+        };
+        Some(format!("{self}: this PTX runs on {later}, so it gives no forward compatibility"))
+    }
 }
 
 impl fmt::Display for Suffix {
@@ -535,6 +546,15 @@ mod tests {
         ] {
             let request: CapabilityRequest = text.parse().unwrap();
             assert_eq!(request.runs_on(device), runs, "{text} on {device:?}");
+        }
+    }
+
+    #[test]
+    fn ptx_that_does_not_move_forward_is_noted() {
+        for (text, noted) in
+            [("9.0", false), ("9.0+PTX", false), ("9.0a", false), ("9.0a+PTX", true), ("10.0f+PTX", true)]
+        {
+            assert_eq!(text.parse::<CapabilityRequest>().unwrap().note().is_some(), noted, "{text}");
         }
     }
 

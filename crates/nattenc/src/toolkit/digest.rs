@@ -1,0 +1,139 @@
+//! Digests of a toolkit's programs: they are part of every key, and large, so a memo by stamp is worth it.
+
+use super::version::{Version, banner_in};
+use crate::fs;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What is asked of a file's bytes.
+pub trait Digests {
+    /// The SHA-256, lowercase hex.
+    fn sha256(&self, path: &Path) -> anyhow::Result<String>;
+
+    /// The version of NVIDIA's banner in it.
+    fn banner(&self, path: &Path) -> anyhow::Result<Option<Version>>;
+}
+
+/// Reads the bytes each time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Plain;
+
+impl Digests for Plain {
+    fn sha256(&self, path: &Path) -> anyhow::Result<String> {
+        fs::sha256(path)
+    }
+
+    fn banner(&self, path: &Path) -> anyhow::Result<Option<Version>> {
+        banner_in(path)
+    }
+}
+
+/// What the memo keeps of a file. Whatever does not match the stamp is computed anew.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+struct Entry {
+    stamp: fs::Stamp,
+    sha256: Option<String>,
+    /// Outer `None`: not looked for yet.
+    banner: Option<Option<Version>>,
+}
+
+/// Remembers by path and stamp (size, times, inode), in one file of the store.
+#[derive(Debug)]
+pub struct Memo {
+    file: PathBuf,
+    entries: RefCell<BTreeMap<String, Entry>>,
+    changed: RefCell<bool>,
+}
+
+impl Memo {
+    /// Reads the memo under `home`; one that cannot be read is an empty one.
+    pub fn open(home: &Path) -> Self {
+        let file = home.join("digests.json");
+        let entries =
+            fs::read_if_exists(&file).ok().flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Memo { file, entries: RefCell::new(entries.unwrap_or_default()), changed: RefCell::new(false) }
+    }
+
+    /// Writes the memo, whole or not at all, where something was added. Entries of files that are gone are dropped.
+    pub fn save(&self) -> anyhow::Result<()> {
+        if !self.changed.replace(false) {
+            return Ok(());
+        }
+        let mut entries = self.entries.borrow_mut();
+        entries.retain(|path, _| Path::new(path).exists());
+        fs::write(&self.file, &serde_json::to_vec(&*entries)?)
+    }
+
+    fn remembered<T: Clone>(
+        &self,
+        path: &Path,
+        field: impl Fn(&mut Entry) -> &mut Option<T>,
+        compute: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let before = fs::stamp(path)?;
+        let key = path.display().to_string();
+        if let Some(entry) = self.entries.borrow_mut().get_mut(&key)
+            && entry.stamp == before
+            && let Some(value) = field(entry)
+        {
+            return Ok(value.clone());
+        }
+        let value = compute()?;
+        // Only what did not change while it was read is worth remembering.
+        if fs::stamp(path)? == before {
+            let mut entries = self.entries.borrow_mut();
+            let fresh = Entry { stamp: before, sha256: None, banner: None };
+            let entry = entries.entry(key).or_insert_with(|| fresh.clone());
+            if entry.stamp != before {
+                *entry = fresh;
+            }
+            *field(entry) = Some(value.clone());
+            *self.changed.borrow_mut() = true;
+        }
+        Ok(value)
+    }
+}
+
+impl Digests for Memo {
+    fn sha256(&self, path: &Path) -> anyhow::Result<String> {
+        self.remembered(path, |entry| &mut entry.sha256, || fs::sha256(path))
+    }
+
+    fn banner(&self, path: &Path) -> anyhow::Result<Option<Version>> {
+        self.remembered(path, |entry| &mut entry.banner, || banner_in(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_file_is_read_again_and_a_broken_memo_is_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let tool = dir.path().join("ptxas");
+        fs::write(&tool, b"one").unwrap();
+        let memo = Memo::open(dir.path());
+        let one = memo.sha256(&tool).unwrap();
+        assert_eq!(one, fs::sha256_of(b"one"));
+        memo.save().unwrap();
+
+        // A forged memo shows whether the bytes were read.
+        let file = dir.path().join("digests.json");
+        let forged = fs::read_text(&file).unwrap().replace(&one, "remembered");
+        fs::write(&file, forged.as_bytes()).unwrap();
+        assert_eq!(Memo::open(dir.path()).sha256(&tool).unwrap(), "remembered");
+
+        fs::write(&tool, b"two, Cuda compilation tools, release 12.8, V12.8.93\n").unwrap();
+        let memo = Memo::open(dir.path());
+        assert_eq!(memo.sha256(&tool).unwrap(), fs::sha256(&tool).unwrap());
+        assert_eq!(memo.banner(&tool).unwrap().unwrap().full, "12.8.93");
+        memo.save().unwrap();
+        assert_eq!(Memo::open(dir.path()).banner(&tool).unwrap().unwrap().full, "12.8.93");
+
+        fs::write(&file, b"{ not json").unwrap();
+        assert_eq!(Memo::open(dir.path()).sha256(&tool).unwrap(), fs::sha256(&tool).unwrap());
+        assert!(memo.sha256(&dir.path().join("absent")).is_err());
+    }
+}
