@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where to look, in order, and how to get there.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Sources {
     /// Local directories, pages and files that list or are candidates.
     pub(super) find_links: Vec<FindLinks>,
@@ -22,7 +22,7 @@ pub(super) struct Sources {
 }
 
 /// One `--find-links` value.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum FindLinks {
     /// A directory that holds files.
     Directory(PathBuf),
@@ -114,20 +114,21 @@ pub(super) fn ask(python: Option<&Path>) -> anyhow::Result<Sources> {
 }
 
 fn locate(given: Option<&Path>) -> anyhow::Result<PathBuf> {
-    if let Some(path) = given.map(Path::to_path_buf).or_else(|| env::path("NATTENC_PYTHON")) {
+    let path_variable = env::text("PATH")?.unwrap_or_default();
+    let named = given.map(|p| ("python", p.to_path_buf()));
+    if let Some((who, path)) = named.or_else(|| env::path("NATTENC_PYTHON").map(|p| ("NATTENC_PYTHON", p))) {
         // A bare name is one of PATH, as a shell takes it.
-        let found = if path.components().count() == 1 {
-            path.to_str().and_then(|name| search(name, &env::text("PATH").ok().flatten().unwrap_or_default()))
-        } else {
-            path.is_file().then(|| path.clone())
+        let found = match path.to_str() {
+            Some(name) if !name.contains('/') => search(name, &path_variable),
+            _ => path.is_file().then(|| path.clone()),
         };
         return found.ok_or_else(|| {
-            Failure::toolchain(format!("NATTENC_PYTHON: there is no {:?}", path.display().to_string()))
-                .hint("name a python3 that has pip in NATTENC_PYTHON, or unset it")
+            Failure::toolchain(format!("{who}: there is no {path:?}"))
+                .hint("name a python3 that has pip, or none for the one of PATH")
                 .into()
         });
     }
-    search("python3", &env::text("PATH")?.unwrap_or_default()).ok_or_else(|| {
+    search("python3", &path_variable).ok_or_else(|| {
         Failure::toolchain("no python3 in PATH, and its pip knows where packages come from")
             .hint("install python3 with pip, or name one in NATTENC_PYTHON")
             .into()
@@ -261,5 +262,46 @@ mod tests {
         let error = ask(Some(Path::new("/no/such/python3"))).unwrap_err();
         assert_eq!(class(&error), Class::Toolchain);
         assert!(error.to_string().contains("\"/no/such/python3\""), "{error}");
+    }
+
+    #[test]
+    fn pips_own_configuration_decides() {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("pip.conf");
+        crate::fs::write(
+            &conf,
+            b"[global]\nindex-url = https://file.example/simple\ntimeout = 7\n[download]\ntrusted-host = file.example\n",
+        )
+        .unwrap();
+        let wrapper = |name: &str, variables: &str| {
+            let path = dir.path().join(name);
+            let script = format!(
+                "#!/bin/sh\nexport PIP_CONFIG_FILE='{}' NETRC='{}'\nunset PIP_INDEX_URL PIP_FIND_LINKS\n{variables}\nexec python3 \"$@\"\n",
+                conf.display(),
+                dir.path().join("netrc").display()
+            );
+            crate::fs::write(&path, script.as_bytes()).unwrap();
+            crate::fs::set_mode(&path, 0o755).unwrap();
+            path
+        };
+        crate::fs::write(&dir.path().join("netrc"), b"machine more.example login n password pw\n").unwrap();
+        let plain = match ask(Some(&wrapper(
+            "plain",
+            "PIP_EXTRA_INDEX_URL=https://more.example/simple; export PIP_EXTRA_INDEX_URL",
+        ))) {
+            // A machine without pip has nothing to test here.
+            Err(e) if class(&e) == Class::Toolchain => return,
+            other => other.unwrap(),
+        };
+        let shown: Vec<String> = plain.indexes.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["https://file.example/simple", "https://more.example/simple"]);
+        assert_eq!(plain.settings.trusted, ["file.example"]);
+        let credentials: Vec<_> =
+            plain.settings.credentials.iter().map(|(u, h)| (u.host.as_str(), h.clone())).collect();
+        assert_eq!(credentials, [("more.example", basic("n:pw"))]);
+        let none = ask(Some(&wrapper("none", "export PIP_NO_INDEX=1"))).unwrap();
+        assert_eq!(none.indexes, []);
+        let broken = ask(Some(&wrapper("broken", "export PIP_TIMEOUT=soon"))).unwrap_err();
+        assert_eq!(class(&broken), Class::Config, "{broken}");
     }
 }

@@ -136,12 +136,15 @@ impl<'a> Session<'a> {
             self.must_be_stored(pins)?;
         }
         self.store.make(digest, |parts, tree| {
-            let numbered: Vec<(usize, &Pinned)> = pins.iter().enumerate().collect();
-            let unpacked = parallel(&numbered, |(i, pin)| {
+            // The largest first, so that no thread is left with it alone at the end.
+            let mut numbered: Vec<(usize, &Pinned)> = pins.iter().enumerate().collect();
+            numbered.sort_by_key(|(_, pin)| std::cmp::Reverse(pin.size));
+            let mut unpacked = parallel(&numbered, |(i, pin)| {
                 let blob = self.obtain(pin, source)?;
-                self.unpack(pin, &blob, &parts.join(i.to_string()))
+                Ok((*i, self.unpack(pin, &blob, &parts.join(i.to_string()))?))
             })?;
-            fill(unpacked, tree)
+            unpacked.sort_by_key(|(i, _)| *i);
+            fill(unpacked.into_iter().map(|(_, part)| part).collect(), tree)
         })
     }
 
@@ -276,7 +279,7 @@ impl<'a> Session<'a> {
         if let Some(reach) = &*reach {
             return Ok(Arc::clone(reach));
         }
-        let made = Arc::new(Reach::new(pip::ask(self.options.python.as_deref())?)?);
+        let made = Arc::new(Reach::new(ask_once(self.options.python.as_deref())?)?);
         *reach = Some(Arc::clone(&made));
         Ok(made)
     }
@@ -376,6 +379,19 @@ impl<'a> Session<'a> {
         };
         Ok(Some(Pinned { key, file: file.to_owned(), size, sha256 }))
     }
+}
+
+/// What pip says, asked once in this process: starting python takes a second.
+fn ask_once(python: Option<&Path>) -> anyhow::Result<Sources> {
+    static ANSWERS: Mutex<BTreeMap<Option<PathBuf>, Sources>> = Mutex::new(BTreeMap::new());
+    let mut answers = held(&ANSWERS);
+    let python = python.map(Path::to_path_buf);
+    if let Some(known) = answers.get(&python) {
+        return Ok(known.clone());
+    }
+    let sources = pip::ask(python.as_deref())?;
+    answers.insert(python, sources.clone());
+    Ok(sources)
 }
 
 impl Reach {

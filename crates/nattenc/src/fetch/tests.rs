@@ -314,7 +314,10 @@ fn first_use_pins_and_unpacks_and_second_use_needs_no_network() {
         bench.server.take_log();
         bench.options.offline = true;
         bench.options.locked = true;
+        fs::remove_dir(&bench.options.home.join("locks")).unwrap();
         assert_eq!(bench.natten().unwrap(), tree);
+        // So a store that cannot be written serves as well.
+        assert!(!bench.options.home.join("locks").exists());
         assert_eq!(bench.server.take_log(), Vec::<String>::new());
         assert_eq!(bench.told.take(), "");
         assert_eq!(bench.lock(), lock);
@@ -877,4 +880,35 @@ fn silence_is_noticed() {
     let session = Session::with(&bench.options, &bench.told, sources).unwrap();
     bench.fail(natten_in(&session, "0.21.7"), Class::Config, &["broke off", "timeout"]);
     silent.join().unwrap();
+}
+
+fn committed_lock() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../nattenc.lock")
+}
+
+#[test]
+fn the_committed_lock_is_as_nattenc_writes_it_and_serves_every_target() {
+    let lock = Lock::load(&committed_lock()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    lock.save(&dir.path().join("nattenc.lock")).unwrap();
+    assert_eq!(
+        fs::read_text(&dir.path().join("nattenc.lock")).unwrap(),
+        fs::read_text(&committed_lock()).unwrap()
+    );
+    for pin in lock.pins().filter(|p| p.key.kind == Kind::Wheel) {
+        for target in Target::ALL {
+            let key = Key { platform: target.to_string(), ..pin.key.clone() };
+            assert!(lock.get(&key).is_some(), "{key} is not pinned");
+        }
+    }
+}
+
+#[test]
+#[ignore = "asks pip's package index"]
+fn the_committed_lock_agrees_with_the_index() {
+    let bench = Bench::new();
+    let session = Session::new(&bench.options, &Silent);
+    for pin in Lock::load(&committed_lock()).unwrap().pins().filter(|p| p.key.kind != Kind::Redist) {
+        session::Source::locate(&IndexSource(&session), pin).unwrap();
+    }
 }
