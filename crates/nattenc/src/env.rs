@@ -23,7 +23,13 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "PIP_EXTRA_INDEX_URL", meaning: "further package indexes of pip" },
     Variable { name: "PIP_CERT", meaning: "pip's certificate bundle" },
     Variable { name: "REQUESTS_CA_BUNDLE", meaning: "a certificate bundle, after PIP_CERT" },
-    Variable { name: "SSL_CERT_FILE", meaning: "a certificate bundle, after REQUESTS_CA_BUNDLE" },
+    Variable { name: "CURL_CA_BUNDLE", meaning: "a certificate bundle, after REQUESTS_CA_BUNDLE" },
+    Variable { name: "SSL_CERT_FILE", meaning: "a certificate bundle, after CURL_CA_BUNDLE" },
+    Variable { name: "PIP_CONFIG_FILE", meaning: "pip's configuration file" },
+    Variable { name: "PIP_FIND_LINKS", meaning: "directories and pages where pip looks for files before its index" },
+    Variable { name: "PIP_TRUSTED_HOST", meaning: "hosts that pip talks to without a certificate check" },
+    Variable { name: "HTTPS_PROXY", meaning: "the proxy for downloads, where pip names none (ALL_PROXY, HTTP_PROXY too)" },
+    Variable { name: "NO_PROXY", meaning: "hosts that are reached without the proxy" },
     Variable { name: "CUDA_HOME", meaning: "an installed CUDA toolkit" },
     Variable { name: "CUDA_PATH", meaning: "an installed CUDA toolkit, after CUDA_HOME" },
     Variable { name: "NVCC_CCBIN", meaning: "the host compiler" },
@@ -59,4 +65,10 @@ pub fn text(name: &str) -> anyhow::Result<Option<String>> {
 /// The path in a declared variable; unset and empty are `None`.
 pub fn path(name: &str) -> Option<PathBuf> {
     os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
+}
+
+/// The whole environment, for a child that reads its own configuration from it (python's pip).
+/// Not UTF-8: left out, since no such variable can be meant for pip.
+pub fn all() -> std::collections::BTreeMap<String, String> {
+    std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
 }

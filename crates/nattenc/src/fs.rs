@@ -219,3 +219,42 @@ pub fn hex(bytes: &[u8]) -> String {
         text
     })
 }
+
+/// Appends bytes to an open file; `path` is for the message.
+pub fn write_all(file: &mut File, path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    file.write_all(bytes).map_err(|e| failed("write", path, &e))
+}
+
+/// Waits until an open file's bytes are on the disk.
+pub fn sync(file: &File, path: &Path) -> anyhow::Result<()> {
+    file.sync_all().map_err(|e| failed("write", path, &e))
+}
+
+/// A new file to write to; one that is there is a failure.
+pub fn create_new(path: &Path) -> anyhow::Result<File> {
+    if let Some(parent) = path.parent() {
+        create_dir(parent)?;
+    }
+    File::create_new(path).map_err(|e| failed("create", path, &e))
+}
+
+/// An exclusive lock that other processes respect; held until the value is dropped.
+#[derive(Debug)]
+pub struct FileLock(#[expect(dead_code, reason = "closing the file gives the lock up")] File);
+
+/// The lock on `path` (created where there is none), or `None` where someone holds it.
+pub fn try_lock(path: &Path) -> anyhow::Result<Option<FileLock>> {
+    let file = open_append(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(FileLock(file))),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(e)) => Err(failed("lock", path, &e)),
+    }
+}
+
+/// The lock on `path`, waited for.
+pub fn lock(path: &Path) -> anyhow::Result<FileLock> {
+    let file = open_append(path)?;
+    file.lock().map_err(|e| failed("lock", path, &e))?;
+    Ok(FileLock(file))
+}
