@@ -18,6 +18,10 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "XDG_CACHE_HOME", meaning: "where the store lies without NATTENC_HOME" },
     Variable { name: "HOME", meaning: "where the store lies without either" },
     Variable { name: "NATTENC_JOBS", meaning: "as -j: how many compiler processes run at once" },
+    Variable {
+        name: "NATTENC_REDIST_URL",
+        meaning: "the directory that holds NVIDIA's redistrib_<version>.json, for variants with the provider redist",
+    },
     Variable { name: "NATTENC_PYTHON", meaning: "the python3 whose pip is asked for the package index (else python3 of PATH)" },
     Variable { name: "PIP_INDEX_URL", meaning: "pip's package index" },
     Variable { name: "PIP_EXTRA_INDEX_URL", meaning: "further package indexes of pip" },

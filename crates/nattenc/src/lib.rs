@@ -16,4 +16,5 @@ pub mod package;
 pub mod pipeline;
 pub mod plan;
 pub mod report;
+pub mod supply;
 pub mod toolkit;

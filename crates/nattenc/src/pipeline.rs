@@ -7,7 +7,7 @@ use crate::catalog;
 use crate::config::{self, Config, Variant};
 use crate::execute::cache::{Cache, Key};
 use crate::execute::process::{self, CommandLine};
-use crate::execute::{self, Digests, How, Limits, Setting};
+use crate::execute::{self, How, Limits, Setting};
 use crate::failure::{Class, Failure};
 use crate::fetch::{self, Target};
 use crate::generate;
@@ -17,8 +17,9 @@ use crate::package::{self, Packaged, manifest};
 use crate::plan::capability::Capability;
 use crate::plan::{self, Plan, Request};
 use crate::report::{self, Reporter};
-use crate::toolkit::{self, Cudart, Toolkit};
-use crate::{env, fs};
+use crate::supply::{self, Ready};
+use crate::toolkit::{self, Cudart, Surroundings, Toolkit};
+use crate::fs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -70,24 +71,13 @@ impl Project {
     }
 }
 
-/// What a build may fetch and use.
-#[derive(Debug, Clone, Default)]
-pub struct Supply {
-    /// Use no network.
-    pub offline: bool,
-    /// Fetch nothing that nattenc.lock does not pin.
-    pub locked: bool,
-    /// An installed toolkit that comes before all others.
-    pub toolkit: Option<PathBuf>,
-}
-
 /// How a build runs.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What is built.
     pub request: Request,
     /// From what.
-    pub supply: Supply,
+    pub supply: supply::Options,
     /// Within which limits.
     pub limits: Limits,
     /// Where the artifact goes, if not to `dist/<variant>`.
@@ -123,25 +113,6 @@ pub struct Summary {
     pub unchanged: bool,
 }
 
-/// The options that the fetch module wants.
-pub fn fetch_options(project: &Project, supply: &Supply) -> anyhow::Result<fetch::Options> {
-    Ok(fetch::Options {
-        home: fetch::store_home()?,
-        lock_file: project.root.join("nattenc.lock"),
-        offline: supply.offline,
-        locked: supply.locked,
-        python: env::path("NATTENC_PYTHON"),
-    })
-}
-
-/// A toolkit, and the digest of all that compiling reads of it.
-pub struct Supplied {
-    /// The toolkit.
-    pub toolkit: Toolkit,
-    /// Digest of its headers and of what comes with its compilers.
-    pub digest: String,
-}
-
 /// Everything that makes `plan`'s artifact, run to the end.
 pub fn build(project: &Project, variant: &Variant, options: &Options, reporter: &dyn Reporter) -> anyhow::Result<Summary> {
     let begun = Instant::now();
@@ -149,10 +120,19 @@ pub fn build(project: &Project, variant: &Variant, options: &Options, reporter: 
     // Planned first without a toolkit: a request that cannot be met must not fetch anything.
     plan::plan(&project.config, variant, None, &options.request, catalog)?;
 
-    let fetching = fetch_options(project, &options.supply)?;
+    let fetching = supply::fetch_options(&project.root, &options.supply)?;
     let digests = toolkit::Memo::open(&fetching.home);
-    let supplied = supply_toolkit(project, variant, &options.supply, &fetching, &digests, reporter)?;
-    let toolkit = &supplied.toolkit;
+    let surroundings = Surroundings::read()?;
+    let search = supply::Search {
+        variant,
+        variants: &config::variants(&project.variants_dir())?,
+        options: &options.supply,
+        fetching: &fetching,
+        surroundings: &surroundings,
+        digests: &digests,
+    };
+    let ready = search.toolkit(reporter)?;
+    let toolkit = &ready.toolkit;
     let sources = fetch::natten(&fetching, &project.config.natten, &report::Transfers(reporter))?;
     let plan = plan::plan(&project.config, variant, Some(&toolkit.capabilities), &options.request, catalog)?;
     for warning in &plan.warnings {
@@ -163,20 +143,20 @@ pub fn build(project: &Project, variant: &Variant, options: &Options, reporter: 
     let _lock = lock(&build_dir)?;
     let cache = Cache::new(&fetching.home);
     let texts = render(&plan, toolkit, &build_dir)?;
-    let setting_parts = Parts::new(&supplied, &sources.root, &sources.digest, &build_dir, &texts.support_digest)?;
+    let parts = Parts::new(&ready, &sources, &build_dir, &texts.support_digest)?;
     let signal = watch_signals()?;
     let setting = Setting {
         scratch: build_dir.join("scratch"),
         logs: build_dir.join("logs"),
         cache: &cache,
-        trees: setting_parts.trees,
-        tools: setting_parts.tools,
-        env: setting_parts.env,
+        trees: parts.trees,
+        tools: parts.tools,
+        env: parts.env,
         digests: &digests,
         reporter,
         signal: &signal,
     };
-    probe(toolkit, &setting)?;
+    probe(toolkit, &setting, &surroundings)?;
     let (graph, ends) = graph(&plan, toolkit, &texts, &setting)?;
     reporter.phase(&format!(
         "building {}: {} kernels in {} units, {} jobs, {} at once",
@@ -188,13 +168,15 @@ pub fn build(project: &Project, variant: &Variant, options: &Options, reporter: 
     ));
     let built = execute::run(&graph, &setting, options.limits)?;
     fs::write(&build_dir.join("jobs.json"), (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes())?;
-    digests.save();
+    if let Err(error) = digests.save() {
+        reporter.warning(&format!("digests of tools are not remembered: {error}"));
+    }
 
     let dist = options.dist.clone().unwrap_or_else(|| project.dist(&variant.name));
     let facts = manifest::Facts {
-        target: Target::host()?.name().to_owned(),
+        target: Target::host().to_string(),
         toolkit: toolkit.version.clone(),
-        sdist_sha256: sources.digest.clone(),
+        sdist_sha256: sources.files.first().map_or_else(String::new, |f| f.sha256.clone()),
         cutlass: fetch::cutlass_version(&sources)?,
         static_runtime: matches!(toolkit.cudart, Cudart::Static(_)),
         compression: compression(toolkit).join(" "),
@@ -221,21 +203,6 @@ fn summary(plan: &Plan, built: &execute::Built, dist: PathBuf, packaged: Package
         peak_job: peak.map_or_else(String::new, |r| format!("{} {}", r.kind.word(), r.label)),
         unchanged: packaged == Packaged::Unchanged,
     }
-}
-
-/// The toolkit of a variant: `--toolkit`, else the first of the definition's providers that has one.
-pub fn supply_toolkit(
-    project: &Project,
-    variant: &Variant,
-    supply: &Supply,
-    fetching: &fetch::Options,
-    digests: &dyn Digests,
-    reporter: &dyn Reporter,
-) -> anyhow::Result<Supplied> {
-    let progress = report::Transfers(reporter);
-    let others = config::variants(&project.variants_dir())?;
-    toolkit::provide(variant, &others, supply.toolkit.as_deref(), fetching, digests, &progress)
-        .map(|(toolkit, digest)| Supplied { toolkit, digest })
 }
 
 /// One build per output directory. The lock goes with the process, however it ends.
@@ -352,11 +319,11 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(supplied: &Supplied, sources: &Path, sdist: &str, build_dir: &Path, support: &str) -> anyhow::Result<Parts> {
-        let toolkit = &supplied.toolkit;
+    fn new(ready: &Ready, sources: &fetch::Tree, build_dir: &Path, support: &str) -> anyhow::Result<Parts> {
+        let toolkit = &ready.toolkit;
         let trees = BTreeMap::from([
-            (Tree::Toolkit, (toolkit.home.clone(), supplied.digest.clone())),
-            (Tree::Sources, (fs::real_path(sources)?, sdist.to_owned())),
+            (Tree::Toolkit, (toolkit.home.clone(), ready.digest.clone())),
+            (Tree::Sources, (fs::real_path(&sources.root)?, sources.digest.clone())),
             (Tree::Support, (fs::real_path(build_dir)?.join("inc"), support.to_owned())),
         ]);
         let digest = |names: &[&str]| {
@@ -368,15 +335,14 @@ impl Parts {
             }
             key.finish()
         };
-        let host = ["gcc", "cc1plus", "as"];
         let tools = BTreeMap::from([
-            ("nvcc".to_owned(), digest(&["nvcc", "gcc"])),
+            ("nvcc".to_owned(), digest(&["nvcc", "gcc", "clang"])),
             ("cudafe++".to_owned(), digest(&["cudafe++"])),
-            ("cicc".to_owned(), digest(&["cicc", "libdevice"])),
+            ("cicc".to_owned(), digest(&["cicc"])),
             ("ptxas".to_owned(), digest(&["ptxas"])),
             ("fatbinary".to_owned(), digest(&["fatbinary"])),
-            ("host".to_owned(), digest(&host)),
-            ("link".to_owned(), digest(&["gcc", "cc1plus", "as", "ld"])),
+            ("host".to_owned(), digest(&["gcc", "clang", "cc1plus", "as"])),
+            ("link".to_owned(), digest(&["gcc", "clang", "cc1plus", "as", "ld"])),
             ("ar".to_owned(), digest(&["ar"])),
         ]);
         let mut path: Vec<String> = Vec::new();
@@ -400,7 +366,7 @@ fn compression(toolkit: &Toolkit) -> Vec<&'static str> {
 }
 
 /// One tiny compile before any unit, once per toolkit and host compiler.
-fn probe(toolkit: &Toolkit, setting: &Setting<'_>) -> anyhow::Result<()> {
+fn probe(toolkit: &Toolkit, setting: &Setting<'_>, surroundings: &Surroundings) -> anyhow::Result<()> {
     let mut key = Key::new("probe");
     for tool in ["nvcc", "cicc", "ptxas", "host"] {
         key.add(tool, setting.tools.get(tool).map_or("", String::as_str));
@@ -413,7 +379,7 @@ fn probe(toolkit: &Toolkit, setting: &Setting<'_>) -> anyhow::Result<()> {
     setting.reporter.phase("probing the toolkit with one small compile");
     let scratch = setting.scratch.join("probe");
     fs::create_dir(&scratch)?;
-    toolkit::probe(toolkit, &scratch)?;
+    toolkit::probe(toolkit, &scratch, surroundings)?;
     let action = execute::cache::Action { outputs: vec![], headers: vec![], cpu: 0.0, wall: 0.0, peak_memory: 0 };
     if let Err(error) = setting.cache.put_action(&key, &action) {
         setting.reporter.warning(&format!("the probe is not recorded in the cache: {error}"));

@@ -2,6 +2,7 @@
 
 mod build;
 mod clean;
+mod doctor;
 mod fetch;
 mod plan;
 mod variants;
@@ -10,7 +11,7 @@ use crate::execute::OnFailure;
 use crate::failure::Failure;
 use crate::plan::Request;
 use crate::plan::capability::CapabilityRequest;
-use crate::{config, env};
+use crate::{config, env, supply};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -52,6 +53,8 @@ pub enum Command {
     Fetch(fetch::FetchArgs),
     /// List the variants that are defined
     Variants(variants::VariantsArgs),
+    /// Show which toolkits this machine has, and what a build would use
+    Doctor(doctor::DoctorArgs),
     /// Remove what builds left: build/<variant>/ and dist/<variant>/
     Clean(clean::CleanArgs),
 }
@@ -127,8 +130,8 @@ pub struct SupplyArgs {
 
 impl SupplyArgs {
     /// As the pipeline takes it.
-    pub fn supply(&self) -> crate::pipeline::Supply {
-        crate::pipeline::Supply { offline: self.offline, locked: self.locked, toolkit: self.toolkit.clone() }
+    pub fn supply(&self) -> supply::Options {
+        supply::Options { offline: self.offline, locked: self.locked, toolkit: self.toolkit.clone() }
     }
 }
 
@@ -167,6 +170,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Plan(args) => plan::run(&open()?, args),
         Command::Fetch(args) => fetch::run(&open()?, args),
         Command::Variants(args) => variants::run(&open()?, args),
+        Command::Doctor(args) => doctor::run(&open()?, args),
         Command::Clean(args) => clean::run(&open()?, args),
     }
 }

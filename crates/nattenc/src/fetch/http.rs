@@ -394,7 +394,7 @@ fn open_file(url: &Url) -> Result<Answer, Trouble> {
 }
 
 /// Root certificates in pip's order, and words for where they come from.
-fn roots(pip: Option<&Path>) -> anyhow::Result<(RootCerts, String)> {
+pub(super) fn roots(pip: Option<&Path>) -> anyhow::Result<(RootCerts, String)> {
     // Where Linux distributions keep the system's bundle.
     const SYSTEM: [&str; 4] = [
         "/etc/ssl/certs/ca-certificates.crt",

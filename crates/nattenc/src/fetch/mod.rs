@@ -4,6 +4,7 @@
 //! A tree that the store holds is used without any network. Everything else comes from where pip is
 //! configured to look, so no host is named here.
 
+mod describe;
 mod http;
 mod index;
 mod lock;
@@ -17,6 +18,8 @@ mod unpack;
 mod url;
 
 pub use lock::{Key, Kind, Pinned};
+
+pub use describe::index_and_certificates;
 
 use crate::failure::{Failure, class};
 use crate::{env, fs};

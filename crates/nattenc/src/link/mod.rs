@@ -114,7 +114,7 @@ fn shared(mut objects: Vec<Input>, exports: &[String], tools: &Tools) -> Job {
     }
     script += "  local: *;\n};\n";
     let flags = format!(
-        "-shared -fPIC -o {SHARED} -Wl,-soname,{SHARED} -Wl,-z,defs -Wl,-z,noexecstack -Wl,--build-id=none -Wl,--version-script={SCRIPT} -static-libstdc++ -static-libgcc"
+        "-shared -fPIC -o {SHARED} -Wl,-soname,{SHARED} -Wl,-z,defs -Wl,-z,noexecstack -Wl,--build-id=none -Wl,--version-script={SCRIPT} -static-libgcc"
     );
     let mut args: Vec<String> = flags.split(' ').map(str::to_owned).collect();
     args.extend(objects.iter().map(|o| o.name.clone()));
@@ -122,7 +122,9 @@ fn shared(mut objects: Vec<Input>, exports: &[String], tools: &Tools) -> Job {
         Runtime::Static(path) => args.push(path.clone()),
         Runtime::Shared(dir) => args.extend([format!("-L{dir}"), "-lcudart".to_owned()]),
     }
-    args.extend(["-ldl", "-lrt", "-lpthread"].map(str::to_owned));
+    // The C++ runtime is inside, so that the library needs the C library alone; named as a file because
+    // the host compiler may be the C driver, which knows no -static-libstdc++.
+    args.extend(["-l:libstdc++.a", "-lm", "-ldl", "-lrt", "-lpthread"].map(str::to_owned));
     objects.push(Input { name: SCRIPT.to_owned(), source: Source::Text(Arc::from(script)) });
     Job {
         args,

@@ -29,7 +29,7 @@ pub enum Outcome {
 
 /// Told of everything that happens during a build. Takes `&self`: workers and fetches call it at once.
 pub trait Reporter: Sync {
-    /// A phase of the build begins: `fetching`, `compiling`.
+    /// A line about what is going on.
     fn phase(&self, text: &str);
     /// How many jobs are not done yet, once all that need no work are known.
     fn planned(&self, jobs: usize);
@@ -68,6 +68,9 @@ impl crate::fetch::Progress for Transfers<'_> {
     }
     fn end(&self, id: u64, outcome: &str) {
         self.0.transfer_ends(id, outcome);
+    }
+    fn note(&self, text: &str) {
+        self.0.phase(text);
     }
 }
 

@@ -1,16 +1,14 @@
 //! Digests of a toolkit's programs: they are part of every key, and large, so a memo by stamp is worth it.
 
 use super::version::{Version, banner_in};
-use crate::fs;
-use std::cell::RefCell;
+use crate::{execute, fs};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// What is asked of a file's bytes.
-pub trait Digests {
-    /// The SHA-256, lowercase hex.
-    fn sha256(&self, path: &Path) -> anyhow::Result<String>;
-
+pub trait Digests: execute::Digests {
     /// The version of NVIDIA's banner in it.
     fn banner(&self, path: &Path) -> anyhow::Result<Option<Version>>;
 }
@@ -19,11 +17,13 @@ pub trait Digests {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Plain;
 
-impl Digests for Plain {
+impl execute::Digests for Plain {
     fn sha256(&self, path: &Path) -> anyhow::Result<String> {
         fs::sha256(path)
     }
+}
 
+impl Digests for Plain {
     fn banner(&self, path: &Path) -> anyhow::Result<Option<Version>> {
         banner_in(path)
     }
@@ -42,8 +42,8 @@ struct Entry {
 #[derive(Debug)]
 pub struct Memo {
     file: PathBuf,
-    entries: RefCell<BTreeMap<String, Entry>>,
-    changed: RefCell<bool>,
+    entries: Mutex<BTreeMap<String, Entry>>,
+    changed: AtomicBool,
 }
 
 impl Memo {
@@ -52,17 +52,22 @@ impl Memo {
         let file = home.join("digests.json");
         let entries =
             fs::read_if_exists(&file).ok().flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Memo { file, entries: RefCell::new(entries.unwrap_or_default()), changed: RefCell::new(false) }
+        Memo { file, entries: Mutex::new(entries.unwrap_or_default()), changed: AtomicBool::new(false) }
     }
 
     /// Writes the memo, whole or not at all, where something was added. Entries of files that are gone are dropped.
     pub fn save(&self) -> anyhow::Result<()> {
-        if !self.changed.replace(false) {
+        if !self.changed.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
-        let mut entries = self.entries.borrow_mut();
+        let mut entries = self.lock();
         entries.retain(|path, _| Path::new(path).exists());
         fs::write(&self.file, &serde_json::to_vec(&*entries)?)
+    }
+
+    /// A thread that panicked inside left whole entries behind: each is written in one step.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn remembered<T: Clone>(
@@ -73,7 +78,7 @@ impl Memo {
     ) -> anyhow::Result<T> {
         let before = fs::stamp(path)?;
         let key = path.display().to_string();
-        if let Some(entry) = self.entries.borrow_mut().get_mut(&key)
+        if let Some(entry) = self.lock().get_mut(&key)
             && entry.stamp == before
             && let Some(value) = field(entry)
         {
@@ -82,24 +87,26 @@ impl Memo {
         let value = compute()?;
         // Only what did not change while it was read is worth remembering.
         if fs::stamp(path)? == before {
-            let mut entries = self.entries.borrow_mut();
+            let mut entries = self.lock();
             let fresh = Entry { stamp: before, sha256: None, banner: None };
             let entry = entries.entry(key).or_insert_with(|| fresh.clone());
             if entry.stamp != before {
                 *entry = fresh;
             }
             *field(entry) = Some(value.clone());
-            *self.changed.borrow_mut() = true;
+            self.changed.store(true, Ordering::SeqCst);
         }
         Ok(value)
     }
 }
 
-impl Digests for Memo {
+impl execute::Digests for Memo {
     fn sha256(&self, path: &Path) -> anyhow::Result<String> {
         self.remembered(path, |entry| &mut entry.sha256, || fs::sha256(path))
     }
+}
 
+impl Digests for Memo {
     fn banner(&self, path: &Path) -> anyhow::Result<Option<Version>> {
         self.remembered(path, |entry| &mut entry.banner, || banner_in(path))
     }

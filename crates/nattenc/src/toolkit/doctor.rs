@@ -93,7 +93,9 @@ pub fn doctor(request: &Request<'_>, directories: &[(&str, &Path)], root: &Path)
 impl Doctor {
     /// Whether the variant would build.
     pub fn healthy(&self) -> bool {
-        self.host.is_some() && self.candidates.iter().any(|candidate| candidate.outcome == Outcome::Taken)
+        let taken = self.candidates.iter().any(|candidate| candidate.outcome == Outcome::Taken);
+        let fetchable = self.buildable.iter().any(|(variant, _)| *variant == self.variant);
+        self.host.is_some() && (taken || fetchable)
     }
 }
 
