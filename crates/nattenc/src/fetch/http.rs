@@ -234,7 +234,7 @@ impl Client {
             };
             failures = if moved.replace(false) { 1 } else { failures + 1 };
             if failures >= limit {
-                return Err(Failure::new(class, format!("{url}: {what} (tries without progress: {failures})"))
+                return Err(Failure::new(class, format!("{url}: {what} ({failures} tries without progress)"))
                     .hint("check the network and pip's index, proxy and certificates (`python3 -m pip config list`), or use --offline with a filled store")
                     .into());
             }
@@ -334,7 +334,16 @@ impl Client {
         match error {
             E::Rustls(_) | E::Tls(_) | E::Pem(_) => self.insecure(url, &text),
             E::Io(e) if e.kind() == ErrorKind::InvalidData => self.insecure(url, &text),
-            E::Io(e) if e.kind() == ErrorKind::ConnectionRefused => Trouble::Unreachable(text),
+            E::Io(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+                ) =>
+            {
+                Trouble::Unreachable(text)
+            }
+            // What a failed getaddrinfo says has no kind of its own.
+            E::Io(e) if e.to_string().starts_with("failed to lookup address") => Trouble::Unreachable(text),
             E::HostNotFound | E::ConnectionFailed => Trouble::Unreachable(text),
             E::Http(_) | E::BadUri(_) | E::InvalidProxyUrl => last(Failure::config(format!("{url}: {text}"))),
             _ => Trouble::Passing(text),

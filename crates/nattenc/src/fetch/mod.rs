@@ -28,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use unpack::{Entries, Entry};
 
 /// How to fetch.
 #[derive(Debug, Clone)]
@@ -272,16 +273,17 @@ fn redist_in(
     let source = redist::RedistSource::new(session, base_url, release)?;
     let keys: BTreeSet<Key> = components.iter().map(|c| redist::key(c, release, target)).collect();
     session.tree(&keys, &source, &|mut parts, tree| {
-        // Each component brings a LICENSE of its own at the top.
+        // Each component brings a LICENSE of its own at the top, and they differ.
         for part in &mut parts {
-            let top: Vec<String> = part.entries.keys().filter(|p| !p.contains('/')).cloned().collect();
-            for file in top {
+            let (top, below): (Entries, Entries) = std::mem::take(&mut part.entries)
+                .into_iter()
+                .partition(|(path, entry)| !path.contains('/') && matches!(entry, Entry::File { .. }));
+            part.entries = below;
+            for (file, entry) in top {
                 let to = format!("LICENSES/{}/{file}", part.name);
                 fs::create_dir(&part.at.join("LICENSES").join(&part.name))?;
                 fs::rename(&part.at.join(&file), &part.at.join(&to))?;
-                if let Some(entry) = part.entries.remove(&file) {
-                    part.entries.insert(to, entry);
-                }
+                part.entries.insert(to, entry);
             }
         }
         unpack::merge(parts, tree)

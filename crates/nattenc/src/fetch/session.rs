@@ -201,7 +201,7 @@ impl<'a> Session<'a> {
         }
         if found != pin.sha256 {
             fs::remove_file(&part)?;
-            return Err(mismatch(&pin.file, "the bytes that came are not those pinned", &pin.sha256, &found, &url)
+            return Err(mismatch(&pin.file, "the bytes that came are not the expected ones", &pin.sha256, &found, &url)
                 .hint(format!(
                     "try again, or check proxy and mirror; if the publisher changed the file: `nattenc fetch --accept {}`",
                     pin.file

@@ -117,7 +117,10 @@ impl<'a> Store<'a> {
         let temp = trees.join(format!(".tmp-{digest}"));
         fs::remove_dir(&temp)?;
         fs::create_dir(&temp)?;
-        let entries = fill(&temp.join("parts"), &temp.join("tree"))?;
+        // Half a tree is of no use; what was downloaded for it stays in blobs.
+        let entries = fill(&temp.join("parts"), &temp.join("tree")).inspect_err(|_| {
+            let _ = fs::remove_dir(&temp);
+        })?;
         fs::remove_dir(&temp.join("parts"))?;
         let listing = serde_json::to_vec_pretty(&entries)?;
         let (files, bytes) = entries.values().fold((0, 0), |(files, bytes), e| match e {
@@ -303,8 +306,9 @@ mod tests {
         let names: Vec<_> = left.iter().map(|p| p.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, [".tmp-live", "d"]);
         drop(live);
-        // A failure while filling leaves nothing under the final name.
+        // A failure while filling leaves nothing.
         assert!(store.make("f", |_, _| anyhow::bail!("stop")).is_err());
         assert_eq!(store.find("f").unwrap(), Found::Absent);
+        assert!(!home.path().join("trees/.tmp-f").exists());
     }
 }
