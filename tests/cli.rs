@@ -1,5 +1,8 @@
 //! The command line from outside: what each mistake says and which exit code it has.
-#![expect(clippy::disallowed_methods, reason = "black-box tests start the real binary and lay out real files")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "black-box tests start the real binary and lay out real files"
+)]
 
 mod support;
 
@@ -40,9 +43,13 @@ fn unknown_commands_and_options_are_usage_errors() {
 fn environment_values_are_checked_and_named() {
     let project = Project::new();
     for (value, shown) in [("abc", "\"abc\""), ("0", "\"0\""), ("-1", "\"-1\""), ("1.5", "\"1.5\"")] {
-        project.run_with(&["build", "--offline"], &[("NATTENC_JOBS", value)]).check(2, &["NATTENC_JOBS", shown]);
+        project
+            .run_with(&["build", "--offline"], &[("NATTENC_JOBS", value)])
+            .check(2, &["NATTENC_JOBS", shown]);
     }
-    project.run_with(&["build", "--offline"], &[("NATTENC_HOME", "relative/store")]).check(2, &["NATTENC_HOME", "relative/store"]);
+    project
+        .run_with(&["build", "--offline"], &[("NATTENC_HOME", "relative/store")])
+        .check(2, &["NATTENC_HOME", "relative/store"]);
 }
 
 #[test]
@@ -118,10 +125,20 @@ fn starter_plan_holds_what_its_preset_says() {
         assert_eq!(unit["gencodes"], serde_json::json!(["arch=compute_90,code=sm_90"]), "{unit}");
         for kernel in unit["kernels"].as_array().unwrap() {
             let name = kernel.as_str().unwrap();
-            assert!(unit["family"] != "fna" || (name.starts_with("fna2d_") && name.contains("float16") && name.contains("sm80")), "{name}");
+            assert!(
+                unit["family"] != "fna"
+                    || (name.starts_with("fna2d_") && name.contains("float16") && name.contains("sm80")),
+                "{name}"
+            );
         }
     }
-    let fna: usize = plan["units"].as_array().unwrap().iter().filter(|u| u["family"] == "fna").map(|u| u["kernels"].as_array().unwrap().len()).sum();
+    let fna: usize = plan["units"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|u| u["family"] == "fna")
+        .map(|u| u["kernels"].as_array().unwrap().len())
+        .sum();
     // Four causal masks, twelve tile shapes each.
     assert_eq!(fna, 48);
 }
@@ -138,7 +155,9 @@ fn capability_option_overrides_the_presets() {
 #[test]
 fn offline_with_an_empty_store_says_what_is_missing_and_how_to_get_it() {
     let project = Project::new();
-    project.run(&["build", "--variant", "cu130", "--preset", "starter", "--offline"]).check(2, &["offline", "nattenc fetch"]);
+    project
+        .run(&["build", "--variant", "cu130", "--preset", "starter", "--offline"])
+        .check(2, &["offline", "nattenc fetch"]);
 }
 
 #[test]
@@ -157,6 +176,10 @@ fn every_command_has_help_with_an_example() {
     for command in ["build", "plan", "fetch", "variants", "clean", "doctor"] {
         let run = project.run(&[command, "--help"]);
         run.check(0, &[]);
-        assert!(run.stdout.contains("Example") && run.stdout.contains(&format!("nattenc {command}")), "{}", run.stdout);
+        assert!(
+            run.stdout.contains("Example") && run.stdout.contains(&format!("nattenc {command}")),
+            "{}",
+            run.stdout
+        );
     }
 }

@@ -46,9 +46,11 @@ fn architecture_names_every_folder_of_nattenc() {
 fn every_template_and_every_native_source_is_in_the_binary() {
     let sources: String = files("crates/nattenc/src", "rs").iter().map(|p| text(p)).collect();
     let mut embedded: Vec<PathBuf> = Vec::new();
-    for (dir, extensions) in
-        [("templates", &["tera", "toml"][..]), ("crates/natten-kernels/csrc", &["h", "cuh", "cpp"]), ("crates/natten-kernels/include", &["h"])]
-    {
+    for (dir, extensions) in [
+        ("templates", &["tera", "toml"][..]),
+        ("crates/natten-kernels/csrc", &["h", "cuh", "cpp"]),
+        ("crates/natten-kernels/include", &["h"]),
+    ] {
         embedded.extend(extensions.iter().flat_map(|e| files(dir, e)));
     }
     assert!(embedded.len() > 10);
@@ -62,7 +64,9 @@ fn every_template_and_every_native_source_is_in_the_binary() {
 #[test]
 fn every_environment_variable_of_the_readme_is_declared() {
     let readme = text(&root().join("README.md"));
-    for word in readme.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|w| w.starts_with("NATTENC_")) {
+    for word in
+        readme.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|w| w.starts_with("NATTENC_"))
+    {
         assert!(nattenc::env::VARIABLES.iter().any(|v| v.name == word), "{word}");
     }
 }

@@ -88,7 +88,8 @@ impl Run {
         }
         assert!(!self.stderr.contains("panicked"), "{whole}");
         if code != 0 && !self.stderr.contains("Usage:") && !self.stderr.contains("--help") {
-            let tail: Vec<&str> = self.stderr.lines().rev().take(5).map(|l| l.split(':').next().unwrap().trim()).collect();
+            let tail: Vec<&str> =
+                self.stderr.lines().rev().take(5).map(|l| l.split(':').next().unwrap().trim()).collect();
             assert_eq!(tail, ["next step", "log", "diagnostic", "unit", "class"], "{whole}");
         }
     }

@@ -14,7 +14,10 @@ pub struct Variable {
 
 /// All of them.
 pub const VARIABLES: &[Variable] = &[
-    Variable { name: "NATTENC_HOME", meaning: "the store of fetched and built things (else $XDG_CACHE_HOME/nattenc, else ~/.cache/nattenc)" },
+    Variable {
+        name: "NATTENC_HOME",
+        meaning: "the store of fetched and built things (else $XDG_CACHE_HOME/nattenc, else ~/.cache/nattenc)",
+    },
     Variable { name: "XDG_CACHE_HOME", meaning: "where the store lies without NATTENC_HOME" },
     Variable { name: "HOME", meaning: "where the store lies without either" },
     Variable { name: "NATTENC_JOBS", meaning: "as -j: how many compiler processes run at once" },
@@ -22,7 +25,10 @@ pub const VARIABLES: &[Variable] = &[
         name: "NATTENC_REDIST_URL",
         meaning: "the directory that holds NVIDIA's redistrib_<version>.json, for variants with the provider redist",
     },
-    Variable { name: "NATTENC_PYTHON", meaning: "the python3 whose pip is asked for the package index (else python3 of PATH)" },
+    Variable {
+        name: "NATTENC_PYTHON",
+        meaning: "the python3 whose pip is asked for the package index (else python3 of PATH)",
+    },
     Variable { name: "PIP_INDEX_URL", meaning: "pip's package index" },
     Variable { name: "PIP_EXTRA_INDEX_URL", meaning: "further package indexes of pip" },
     Variable { name: "PIP_CERT", meaning: "pip's certificate bundle" },
@@ -30,9 +36,15 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "CURL_CA_BUNDLE", meaning: "a certificate bundle, after REQUESTS_CA_BUNDLE" },
     Variable { name: "SSL_CERT_FILE", meaning: "a certificate bundle, after CURL_CA_BUNDLE" },
     Variable { name: "PIP_CONFIG_FILE", meaning: "pip's configuration file" },
-    Variable { name: "PIP_FIND_LINKS", meaning: "directories and pages where pip looks for files before its index" },
+    Variable {
+        name: "PIP_FIND_LINKS",
+        meaning: "directories and pages where pip looks for files before its index",
+    },
     Variable { name: "PIP_TRUSTED_HOST", meaning: "hosts that pip talks to without a certificate check" },
-    Variable { name: "HTTPS_PROXY", meaning: "the proxy for downloads, where pip names none (ALL_PROXY, HTTP_PROXY too)" },
+    Variable {
+        name: "HTTPS_PROXY",
+        meaning: "the proxy for downloads, where pip names none (ALL_PROXY, HTTP_PROXY too)",
+    },
     Variable { name: "NO_PROXY", meaning: "hosts that are reached without the proxy" },
     Variable { name: "CUDA_HOME", meaning: "an installed CUDA toolkit" },
     Variable { name: "CUDA_PATH", meaning: "an installed CUDA toolkit, after CUDA_HOME" },

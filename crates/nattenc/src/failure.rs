@@ -159,8 +159,9 @@ pub fn block(error: &anyhow::Error) -> String {
     let mut causes: Vec<String> = error.chain().map(ToString::to_string).collect();
     causes.dedup();
     let hint = failure.and_then(|f| f.hint.clone()).or_else(|| {
-        (class == Class::Bug)
-            .then(|| "this is a bug of nattenc: please report it with the command line and this output".to_owned())
+        (class == Class::Bug).then(|| {
+            "this is a bug of nattenc: please report it with the command line and this output".to_owned()
+        })
     });
     format!(
         "error: {}\n\n  class:      {} (exit code {})\n  unit:       {}\n  diagnostic: {}\n  log:        {}\n  next step:  {}\n",

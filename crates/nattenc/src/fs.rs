@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 fn failed(verb: &str, path: &Path, error: &std::io::Error) -> anyhow::Error {
     let (class, hint) = match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => (Class::Resource, "free space on that file system, or choose another directory".to_owned()),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            (Class::Resource, "free space on that file system, or choose another directory".to_owned())
+        }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             (Class::Config, format!("make {} writable, or choose another directory", path.display()))
         }
@@ -126,7 +128,10 @@ pub fn symlink(target: &Path, at: &Path) -> anyhow::Result<()> {
     }
     let parent = at.parent().unwrap_or(Path::new("."));
     create_dir(parent)?;
-    let dir = tempfile::Builder::new().prefix(".tmp-").tempdir_in(parent).map_err(|e| failed("write in", parent, &e))?;
+    let dir = tempfile::Builder::new()
+        .prefix(".tmp-")
+        .tempdir_in(parent)
+        .map_err(|e| failed("write in", parent, &e))?;
     let temporary = dir.path().join("link");
     std::os::unix::fs::symlink(target, &temporary).map_err(|e| failed("create link", at, &e))?;
     rename(&temporary, at)
@@ -182,7 +187,12 @@ pub fn stamp(path: &Path) -> anyhow::Result<Stamp> {
     use std::os::unix::fs::MetadataExt;
     let m = std::fs::metadata(path).map_err(|e| failed("stat", path, &e))?;
     let time = |s: i64, n: i64| i128::from(s) * 1_000_000_000 + i128::from(n);
-    Ok(Stamp { size: m.len(), mtime: time(m.mtime(), m.mtime_nsec()), ctime: time(m.ctime(), m.ctime_nsec()), inode: m.ino() })
+    Ok(Stamp {
+        size: m.len(),
+        mtime: time(m.mtime(), m.mtime_nsec()),
+        ctime: time(m.ctime(), m.ctime_nsec()),
+        inode: m.ino(),
+    })
 }
 
 /// The path with every symbolic link resolved.

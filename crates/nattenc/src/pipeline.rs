@@ -10,6 +10,7 @@ use crate::execute::process::{self, CommandLine};
 use crate::execute::{self, How, Limits, Setting};
 use crate::failure::{Class, Failure};
 use crate::fetch::{self, Target};
+use crate::fs;
 use crate::generate;
 use crate::graph::{Graph, JobId, Tree, compile, dryrun};
 use crate::link;
@@ -19,7 +20,6 @@ use crate::plan::{self, Plan, Request};
 use crate::report::{self, Reporter};
 use crate::supply::{self, Ready};
 use crate::toolkit::{self, Cudart, Surroundings, Toolkit};
-use crate::fs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -40,10 +40,12 @@ impl Project {
     pub fn open(file: Option<&Path>, from: &Path) -> anyhow::Result<Project> {
         let path = match file {
             Some(path) => path.to_path_buf(),
-            None => from.ancestors().map(|d| d.join("build.toml")).find(|p| p.is_file()).ok_or_else(|| {
-                Failure::config(format!("no build.toml in {} or above it", from.display()))
-                    .hint("run nattenc inside a checkout, or name the file with --config")
-            })?,
+            None => {
+                from.ancestors().map(|d| d.join("build.toml")).find(|p| p.is_file()).ok_or_else(|| {
+                    Failure::config(format!("no build.toml in {} or above it", from.display()))
+                        .hint("run nattenc inside a checkout, or name the file with --config")
+                })?
+            }
         };
         let config = config::load(&path)?;
         let root = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -114,7 +116,12 @@ pub struct Summary {
 }
 
 /// Everything that makes `plan`'s artifact, run to the end.
-pub fn build(project: &Project, variant: &Variant, options: &Options, reporter: &dyn Reporter) -> anyhow::Result<Summary> {
+pub fn build(
+    project: &Project,
+    variant: &Variant,
+    options: &Options,
+    reporter: &dyn Reporter,
+) -> anyhow::Result<Summary> {
     let begun = Instant::now();
     let catalog = catalog::catalog()?;
     // Planned first without a toolkit: a request that cannot be met must not fetch anything.
@@ -167,7 +174,10 @@ pub fn build(project: &Project, variant: &Variant, options: &Options, reporter: 
         options.limits.jobs
     ));
     let built = execute::run(&graph, &setting, options.limits)?;
-    fs::write(&build_dir.join("jobs.json"), (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes())?;
+    fs::write(
+        &build_dir.join("jobs.json"),
+        (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes(),
+    )?;
     if let Err(error) = digests.save() {
         reporter.warning(&format!("digests of tools are not remembered: {error}"));
     }
@@ -181,12 +191,23 @@ pub fn build(project: &Project, variant: &Variant, options: &Options, reporter: 
         static_runtime: matches!(toolkit.cudart, Cudart::Static(_)),
         compression: compression(toolkit).join(" "),
     };
-    let packaged = pack(&plan, &facts, &dist, &Inside { built: &built, ends: &ends, cache: &cache, toolkit, sources: &sources.root })?;
+    let packaged = pack(
+        &plan,
+        &facts,
+        &dist,
+        &Inside { built: &built, ends: &ends, cache: &cache, toolkit, sources: &sources.root },
+    )?;
     fs::remove_dir(&setting.scratch)?;
     Ok(summary(&plan, &built, dist, packaged, begun.elapsed()))
 }
 
-fn summary(plan: &Plan, built: &execute::Built, dist: PathBuf, packaged: Packaged, wall: Duration) -> Summary {
+fn summary(
+    plan: &Plan,
+    built: &execute::Built,
+    dist: PathBuf,
+    packaged: Packaged,
+    wall: Duration,
+) -> Summary {
     let ran: Vec<&execute::Record> = built.records.iter().filter(|r| r.how == How::Ran).collect();
     let peak = ran.iter().max_by_key(|r| r.peak_memory);
     Summary {
@@ -211,11 +232,12 @@ fn lock(build_dir: &Path) -> anyhow::Result<File> {
     let file = fs::open_append(&path)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => {
-            Err(Failure::new(Class::Locked, format!("{}: another build owns this directory", build_dir.display()))
-                .hint("wait for it to end, or build another variant")
-                .into())
-        }
+        Err(std::fs::TryLockError::WouldBlock) => Err(Failure::new(
+            Class::Locked,
+            format!("{}: another build owns this directory", build_dir.display()),
+        )
+        .hint("wait for it to end, or build another variant")
+        .into()),
         Err(std::fs::TryLockError::Error(e)) => {
             Err(Failure::config(format!("{}: cannot be locked: {e}", path.display()))
                 .hint("put the checkout on a file system with locks")
@@ -268,7 +290,12 @@ fn render(plan: &Plan, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Te
     let reasons: BTreeMap<String, String> = plan
         .backends()
         .into_iter()
-        .zip(plan::BACKENDS.iter().map(|(name, families)| ((*name).to_owned(), *families)).collect::<BTreeMap<_, _>>())
+        .zip(
+            plan::BACKENDS
+                .iter()
+                .map(|(name, families)| ((*name).to_owned(), *families))
+                .collect::<BTreeMap<_, _>>(),
+        )
         .filter_map(|((_, backend), (_, families))| backend.reason.map(|reason| (families, reason)))
         .flat_map(|(families, reason)| families.iter().map(move |f| ((*f).to_owned(), reason.clone())))
         .collect();
@@ -277,7 +304,10 @@ fn render(plan: &Plan, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Te
     let mut texts = Vec::new();
     for unit in &units {
         let text: Arc<str> = Arc::from(generate::unit(unit)?);
-        files.insert(build_dir.join("src").join(unit.family).join(format!("{}.cu", unit.name)), Arc::clone(&text));
+        files.insert(
+            build_dir.join("src").join(unit.family).join(format!("{}.cu", unit.name)),
+            Arc::clone(&text),
+        );
         texts.push(text);
     }
     let registry: Arc<str> = Arc::from(generate::registry(&units, &info, &reasons)?);
@@ -351,7 +381,8 @@ impl Parts {
         }
         path.extend(["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned));
         path.dedup();
-        let env = BTreeMap::from([("PATH".to_owned(), path.join(":")), ("LC_ALL".to_owned(), "C".to_owned())]);
+        let env =
+            BTreeMap::from([("PATH".to_owned(), path.join(":")), ("LC_ALL".to_owned(), "C".to_owned())]);
         Ok(Parts { trees, tools, env })
     }
 }
@@ -380,7 +411,8 @@ fn probe(toolkit: &Toolkit, setting: &Setting<'_>, surroundings: &Surroundings) 
     let scratch = setting.scratch.join("probe");
     fs::create_dir(&scratch)?;
     toolkit::probe(toolkit, &scratch, surroundings)?;
-    let action = execute::cache::Action { outputs: vec![], headers: vec![], cpu: 0.0, wall: 0.0, peak_memory: 0 };
+    let action =
+        execute::cache::Action { outputs: vec![], headers: vec![], cpu: 0.0, wall: 0.0, peak_memory: 0 };
     if let Err(error) = setting.cache.put_action(&key, &action) {
         setting.reporter.warning(&format!("the probe is not recorded in the cache: {error}"));
     }
@@ -388,7 +420,12 @@ fn probe(toolkit: &Toolkit, setting: &Setting<'_>, surroundings: &Surroundings) 
 }
 
 /// Compile jobs of every unit, then the link jobs.
-fn graph(plan: &Plan, toolkit: &Toolkit, texts: &Texts, setting: &Setting<'_>) -> anyhow::Result<(Graph, link::Ends)> {
+fn graph(
+    plan: &Plan,
+    toolkit: &Toolkit,
+    texts: &Texts,
+    setting: &Setting<'_>,
+) -> anyhow::Result<(Graph, link::Ends)> {
     let programs = programs(toolkit)?;
     let host = toolkit.host.path.display().to_string();
     let mut dry_runs: BTreeMap<Vec<String>, dryrun::DryRun> = BTreeMap::new();
@@ -417,7 +454,8 @@ fn graph(plan: &Plan, toolkit: &Toolkit, texts: &Texts, setting: &Setting<'_>) -
             }
         },
     };
-    let header = generate::support_files().iter().find(|(n, _)| *n == "natten_kernels.h").map_or("", |(_, t)| *t);
+    let header =
+        generate::support_files().iter().find(|(n, _)| *n == "natten_kernels.h").map_or("", |(_, t)| *t);
     let ends = link::jobs(&mut graph, &objects, &texts.sources, &link::exports(header), &tools);
     Ok((graph, ends))
 }
@@ -425,8 +463,12 @@ fn graph(plan: &Plan, toolkit: &Toolkit, texts: &Texts, setting: &Setting<'_>) -
 /// A path of the toolkit, relative to a scratch directory.
 fn inside(path: &Path, toolkit: &Toolkit) -> anyhow::Result<String> {
     let relative = path.strip_prefix(&toolkit.home).map_err(|_| {
-        Failure::toolchain(format!("{}: is not inside the toolkit {}", path.display(), toolkit.home.display()))
-            .hint("use a toolkit whose parts lie in one directory")
+        Failure::toolchain(format!(
+            "{}: is not inside the toolkit {}",
+            path.display(),
+            toolkit.home.display()
+        ))
+        .hint("use a toolkit whose parts lie in one directory")
     })?;
     Ok(format!("{}/{}", Tree::Toolkit.link(), relative.display()))
 }
@@ -468,8 +510,13 @@ fn dry_run(toolkit: &Toolkit, args: &[String], setting: &Setting<'_>) -> anyhow:
         }
         let blob = setting.cache.put(finished.output.as_bytes());
         let recorded = blob.and_then(|blob| {
-            let action =
-                execute::cache::Action { outputs: vec![blob], headers: vec![], cpu: 0.0, wall: 0.0, peak_memory: 0 };
+            let action = execute::cache::Action {
+                outputs: vec![blob],
+                headers: vec![],
+                cpu: 0.0,
+                wall: 0.0,
+                peak_memory: 0,
+            };
             setting.cache.put_action(&key, &action)
         });
         if let Err(error) = recorded {
@@ -480,7 +527,9 @@ fn dry_run(toolkit: &Toolkit, args: &[String], setting: &Setting<'_>) -> anyhow:
     dryrun::parse(&text).map_err(|e| {
         Failure::toolchain(format!("nvcc {}: its dry run cannot be read: {}", toolkit.version, e.why))
             .diagnostic(e.line)
-            .hint("check that nvcc is the real one, and that its release is one that `nattenc variants` lists")
+            .hint(
+                "check that nvcc is the real one, and that its release is one that `nattenc variants` lists",
+            )
             .into()
     })
 }
@@ -554,7 +603,12 @@ pub fn present(project: &Project) -> anyhow::Result<BTreeSet<String>> {
         let dir = project.root.join(dir);
         if dir.is_dir() {
             for entry in fs::list(&dir)? {
-                names.extend(entry.file_name().map(|n| n.to_string_lossy().into_owned()).filter(|n| !n.starts_with('.')));
+                names.extend(
+                    entry
+                        .file_name()
+                        .map(|n| n.to_string_lossy().into_owned())
+                        .filter(|n| !n.starts_with('.')),
+                );
             }
         }
     }

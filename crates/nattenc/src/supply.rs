@@ -81,7 +81,10 @@ impl Search<'_> {
         toolkit::doctor(&self.request(&supply), directories, Path::new("/"))
     }
 
-    fn request<'a>(&'a self, supply: &'a dyn Fn(Provider) -> anyhow::Result<Supplied>) -> toolkit::Request<'a> {
+    fn request<'a>(
+        &'a self,
+        supply: &'a dyn Fn(Provider) -> anyhow::Result<Supplied>,
+    ) -> toolkit::Request<'a> {
         toolkit::Request {
             toolkit: self.options.toolkit.as_deref(),
             variant: self.variant,
@@ -104,7 +107,9 @@ impl Search<'_> {
         let progress = Transfers(reporter);
         let tree = match provider {
             Provider::Installed => return unavailable("an installed toolkit is looked for, not supplied"),
-            Provider::Wheels if self.variant.wheels.is_empty() => return unavailable("the definition has no [wheels]"),
+            Provider::Wheels if self.variant.wheels.is_empty() => {
+                return unavailable("the definition has no [wheels]");
+            }
             Provider::Wheels => {
                 let name = format!("cuda-{}", self.variant.release);
                 fetch::wheels(options, &name, &self.variant.wheels, Target::host(), &progress)
@@ -113,7 +118,9 @@ impl Search<'_> {
                 let Some(redist) = &self.variant.redist else {
                     return unavailable("the definition has no [redist]");
                 };
-                let Some(url) = redist.url.clone().map_or_else(|| env::text("NATTENC_REDIST_URL"), |u| Ok(Some(u)))? else {
+                let Some(url) =
+                    redist.url.clone().map_or_else(|| env::text("NATTENC_REDIST_URL"), |u| Ok(Some(u)))?
+                else {
                     return unavailable("NATTENC_REDIST_URL is not set");
                 };
                 fetch::redist(options, &redist.version, &url, &redist.components, Target::host(), &progress)
@@ -154,7 +161,8 @@ fn installed_digest(toolkit: &Toolkit, digests: &dyn Digests) -> anyhow::Result<
         // Links are followed: distributions link whole header directories.
         for entry in walkdir::WalkDir::new(root).follow_links(true).sort_by_file_name() {
             let entry = entry.map_err(|e| {
-                Failure::toolchain(format!("{}: cannot be read: {e}", root.display())).hint("repair the toolkit")
+                Failure::toolchain(format!("{}: cannot be read: {e}", root.display()))
+                    .hint("repair the toolkit")
             })?;
             if entry.file_type().is_file() {
                 let name = entry.path().strip_prefix(root).unwrap_or(entry.path());

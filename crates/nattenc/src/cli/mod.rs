@@ -101,7 +101,9 @@ impl SelectArgs {
             }
         }
         if !problems.is_empty() {
-            return Err(Failure::config(problems.join("\n")).hint("see `nattenc build --help` for examples").into());
+            return Err(Failure::config(problems.join("\n"))
+                .hint("see `nattenc build --help` for examples")
+                .into());
         }
         Ok(Request {
             preset: self.preset.clone(),
@@ -161,8 +163,10 @@ pub fn on_failure(keep_going: bool) -> OnFailure {
 /// Runs a parsed command line.
 pub fn run(cli: &Cli) -> anyhow::Result<()> {
     let open = || {
-        let here = std::env::current_dir()
-            .map_err(|e| Failure::config(format!("the current directory cannot be used: {e}")).hint("change to one that exists"))?;
+        let here = std::env::current_dir().map_err(|e| {
+            Failure::config(format!("the current directory cannot be used: {e}"))
+                .hint("change to one that exists")
+        })?;
         crate::pipeline::Project::open(cli.config.as_deref(), &here)
     };
     match &cli.command {

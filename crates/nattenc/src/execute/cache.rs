@@ -149,7 +149,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let cache = Cache::new(home.path());
         let blob = cache.put(b"cubin").unwrap();
-        let action = Action { outputs: vec![blob.clone()], headers: vec![], cpu: 1.0, wall: 1.0, peak_memory: 7 };
+        let action =
+            Action { outputs: vec![blob.clone()], headers: vec![], cpu: 1.0, wall: 1.0, peak_memory: 7 };
         let key = Key::new("cicc").finish();
         cache.put_action(&key, &action).unwrap();
         assert_eq!(cache.action(&key), Some(action));

@@ -46,8 +46,14 @@ mod tests {
     #[test]
     fn prerequisites_are_read_as_make_reads_them() {
         for (text, names) in [
-            ("unit.ii: unit.cu inc/a.h \\\n /usr/include/b.h\n", vec!["unit.cu", "inc/a.h", "/usr/include/b.h"]),
-            ("a.o: with\\ space.h back$$dollar.h hash\\#.h\n", vec!["with space.h", "back$dollar.h", "hash#.h"]),
+            (
+                "unit.ii: unit.cu inc/a.h \\\n /usr/include/b.h\n",
+                vec!["unit.cu", "inc/a.h", "/usr/include/b.h"],
+            ),
+            (
+                "a.o: with\\ space.h back$$dollar.h hash\\#.h\n",
+                vec!["with space.h", "back$dollar.h", "hash#.h"],
+            ),
             ("a.o:\\\n x.h\n", vec!["x.h"]),
             ("a.o: x.h\nx.h:\ny.o: y.h", vec!["x.h", "y.h"]),
             ("", vec![]),

@@ -223,8 +223,8 @@ impl Coordinator<'_> {
         let mut highest = 0;
         let mut interrupted = None;
         loop {
-            let stop = interrupted.is_some()
-                || (limits.on_failure == OnFailure::Stop && !self.failures.is_empty());
+            let stop =
+                interrupted.is_some() || (limits.on_failure == OnFailure::Stop && !self.failures.is_empty());
             while !stop && running.len() < limits.jobs {
                 let Some(id) = self.next_ready() else { break };
                 self.states[id] = State::Running;
@@ -257,10 +257,17 @@ impl Coordinator<'_> {
         match interrupted.or(Some(self.setting.signal.load(Ordering::SeqCst)).filter(|s| *s != 0)) {
             None => Ok(highest),
             Some(signal) => {
-                let class = if i32::try_from(signal) == Ok(signal_hook::consts::SIGINT) { Class::Interrupted } else { Class::Terminated };
-                Err(Failure::new(class, format!("stopped by signal {signal}; finished jobs are kept in the cache"))
-                    .hint("run the same command again: it goes on where it stopped")
-                    .into())
+                let class = if i32::try_from(signal) == Ok(signal_hook::consts::SIGINT) {
+                    Class::Interrupted
+                } else {
+                    Class::Terminated
+                };
+                Err(Failure::new(
+                    class,
+                    format!("stopped by signal {signal}; finished jobs are kept in the cache"),
+                )
+                .hint("run the same command again: it goes on where it stopped")
+                .into())
             }
         }
     }
@@ -287,7 +294,9 @@ impl Coordinator<'_> {
         match ended {
             Ended::Done(action) => {
                 if let Err(error) = self.setting.cache.put_action(&self.keys[id], &action) {
-                    self.setting.reporter.warning(&format!("{}: not recorded in the cache: {error}", job.label));
+                    self.setting
+                        .reporter
+                        .warning(&format!("{}: not recorded in the cache: {error}", job.label));
                 }
                 self.setting.reporter.finished(job, Outcome::Ran { wall, peak_memory: action.peak_memory });
                 self.done(id, &action, How::Ran)
@@ -322,7 +331,8 @@ impl Coordinator<'_> {
         self.keys[id] = self.key(id)?;
         match self.setting.cache.action(&self.keys[id]) {
             Some(action)
-                if action.outputs.len() == self.graph.jobs()[id].outputs.len() && self.headers_unchanged(&action) =>
+                if action.outputs.len() == self.graph.jobs()[id].outputs.len()
+                    && self.headers_unchanged(&action) =>
             {
                 self.setting.reporter.finished(&self.graph.jobs()[id], Outcome::Cached);
                 self.done(id, &action, How::Cached)
@@ -367,14 +377,17 @@ impl Coordinator<'_> {
             key.add("arg", arg);
         }
         for tree in &job.trees {
-            let (_, digest) = self.setting.trees.get(tree).ok_or_else(|| anyhow::anyhow!("no tree {tree:?}"))?;
+            let (_, digest) =
+                self.setting.trees.get(tree).ok_or_else(|| anyhow::anyhow!("no tree {tree:?}"))?;
             key.add(tree.link(), digest);
         }
         for (input, blob) in job.inputs.iter().zip(self.input_blobs(id)) {
             let digest = match (&input.source, blob) {
                 (Source::Text(text), _) => crate::fs::sha256_of(text.as_bytes()),
                 (Source::Output(..), Some(blob)) => blob.sha256,
-                (Source::Output(..), None) => anyhow::bail!("{}: input {} is not made yet", job.label, input.name),
+                (Source::Output(..), None) => {
+                    anyhow::bail!("{}: input {} is not made yet", job.label, input.name)
+                }
             };
             key.add(&input.name, &digest);
         }
@@ -402,7 +415,8 @@ impl Coordinator<'_> {
         }
         let mut records = Vec::with_capacity(self.records.len());
         for (job, record) in self.graph.jobs().iter().zip(self.records.drain(..)) {
-            records.push(record.ok_or_else(|| anyhow::anyhow!("{} never ran, and nothing failed", job.label))?);
+            records
+                .push(record.ok_or_else(|| anyhow::anyhow!("{} never ran, and nothing failed", job.label))?);
         }
         Ok(Built { outputs: self.outputs, records, peak_memory })
     }
@@ -489,10 +503,20 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
-            Bench { home: tempfile::tempdir().unwrap(), reporter: Counts::default(), signal: AtomicUsize::new(0) }
+            Bench {
+                home: tempfile::tempdir().unwrap(),
+                reporter: Counts::default(),
+                signal: AtomicUsize::new(0),
+            }
         }
 
-        fn run_in(&self, place: &str, graph: &Graph, jobs: usize, on_failure: OnFailure) -> anyhow::Result<Built> {
+        fn run_in(
+            &self,
+            place: &str,
+            graph: &Graph,
+            jobs: usize,
+            on_failure: OnFailure,
+        ) -> anyhow::Result<Built> {
             let cache = Cache::new(self.home.path());
             let setting = Setting {
                 scratch: self.home.path().join(place).join("scratch"),
@@ -598,7 +622,12 @@ mod tests {
             ("echo 'x.cu(1): error: no' >&2; exit 2", Class::Compile, "exit code 2", "x.cu(1): error: no"),
             ("echo >&2; kill -9 $$", Class::Resource, "signal 9", "none"),
             ("kill -11 $$", Class::Compile, "signal 11", "none"),
-            ("echo 'write: No space left on device'; exit 1", Class::Resource, "exit code 1", "No space left"),
+            (
+                "echo 'write: No space left on device'; exit 1",
+                Class::Resource,
+                "exit code 1",
+                "No space left",
+            ),
             ("true", Class::Compile, "exited 0 but wrote nothing to out", "none"),
         ] {
             let bench = Bench::new();
@@ -610,7 +639,11 @@ mod tests {
             assert!(failure.message.contains(message), "{script}: {}", failure.message);
             assert!(failure.diagnostic.as_deref().unwrap().contains(diagnostic), "{script}: {failure:?}");
             assert_eq!(failure.unit.as_deref(), Some("core/unit/sm_90"));
-            assert!(crate::fs::read_text(failure.log.as_ref().unwrap()).unwrap().contains(script.split('\'').next().unwrap()));
+            assert!(
+                crate::fs::read_text(failure.log.as_ref().unwrap())
+                    .unwrap()
+                    .contains(script.split('\'').next().unwrap())
+            );
         }
     }
 
@@ -620,7 +653,12 @@ mod tests {
         let with = |ok: &str| {
             let mut graph = Graph::default();
             let first = graph.add(sh("first", "echo x >x", vec![], "x"));
-            graph.add(sh("second", "test -e ../ok && cat x >y", vec![output("x", first), text("ok", ok)], "y"));
+            graph.add(sh(
+                "second",
+                "test -e ../ok && cat x >y",
+                vec![output("x", first), text("ok", ok)],
+                "y",
+            ));
             graph
         };
         assert!(bench.run(&with("")).is_err());
@@ -657,7 +695,12 @@ mod tests {
     fn noise_of_megabytes_does_not_block() {
         let bench = Bench::new();
         let mut graph = Graph::default();
-        graph.add(sh("loud", "yes noise | head -c 8000000 >&2; yes noise | head -c 8000000; echo x >x", vec![], "x"));
+        graph.add(sh(
+            "loud",
+            "yes noise | head -c 8000000 >&2; yes noise | head -c 8000000; echo x >x",
+            vec![],
+            "x",
+        ));
         assert_eq!(ran(&bench.run(&graph).unwrap()), ["loud"]);
     }
 

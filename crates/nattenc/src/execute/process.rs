@@ -91,7 +91,8 @@ pub fn run(command: &CommandLine, started: Option<&dyn Fn(i32)>) -> anyhow::Resu
         .process_group(0)
         .spawn()
         .map_err(|e| {
-            Failure::toolchain(format!("cannot start {program:?}: {e}")).hint(format!("check that {program} exists and is executable"))
+            Failure::toolchain(format!("cannot start {program:?}: {e}"))
+                .hint(format!("check that {program} exists and is executable"))
         })?;
     if let (Some(started), Ok(pid)) = (started, i32::try_from(child.id())) {
         started(pid);

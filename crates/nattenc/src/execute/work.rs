@@ -158,12 +158,17 @@ fn collect(
         let bytes = fs::read_if_exists(&dir.join(name))?.unwrap_or_default();
         if !is_output(name, &bytes) {
             let what = if bytes.is_empty() { "wrote nothing to" } else { "wrote no valid" };
-            return Err(Failure::new(class(job.kind), format!("{}: {} exited 0 but {what} {name}", job.label, job.kind.word()))
-                .unit(&job.label)
-                .diagnostic(first_diagnostic(&finished.output).unwrap_or_else(|| "none".to_owned()))
-                .log(&log)
-                .hint("check that the tool in the log is the real one and not a wrapper that loses its exit status")
-                .into());
+            return Err(Failure::new(
+                class(job.kind),
+                format!("{}: {} exited 0 but {what} {name}", job.label, job.kind.word()),
+            )
+            .unit(&job.label)
+            .diagnostic(first_diagnostic(&finished.output).unwrap_or_else(|| "none".to_owned()))
+            .log(&log)
+            .hint(
+                "check that the tool in the log is the real one and not a wrapper that loses its exit status",
+            )
+            .into());
         }
         outputs.push(setting.cache.put(&bytes)?);
     }
@@ -229,7 +234,10 @@ fn failure(job: &Job, finished: &Finished, log: &Path) -> Failure {
     let message = format!("{}: {kind} failed ({})", job.label, how_it_ended(finished));
     let (class, hint) = if killed {
         let peak = finished.peak_memory >> 20;
-        (Class::Resource, format!("it was killed at {peak} MB, most likely for memory: build with fewer jobs (-j)"))
+        (
+            Class::Resource,
+            format!("it was killed at {peak} MB, most likely for memory: build with fewer jobs (-j)"),
+        )
     } else if diagnostic.as_deref().is_some_and(|d| d.contains("No space left on device")) {
         (Class::Resource, "free disk space where the build directory and the store lie".to_owned())
     } else {
@@ -241,10 +249,12 @@ fn failure(job: &Job, finished: &Finished, log: &Path) -> Failure {
 
 /// The first line that says what is wrong: an error if there is one, else the first line at all.
 pub fn first_diagnostic(output: &str) -> Option<String> {
-    const MARKS: &[&str] = &["error:", "error #", "fatal", "Error:", "undefined reference", "cannot find", "No space left"];
+    const MARKS: &[&str] =
+        &["error:", "error #", "fatal", "Error:", "undefined reference", "cannot find", "No space left"];
     let mut lines = output.lines().map(str::trim).filter(|l| !l.is_empty());
     let line = lines.clone().find(|l| MARKS.iter().any(|m| l.contains(m))).or_else(|| lines.next())?;
-    let end = line.char_indices().map(|(i, c)| i + c.len_utf8()).take_while(|e| *e <= 300).last().unwrap_or(0);
+    let end =
+        line.char_indices().map(|(i, c)| i + c.len_utf8()).take_while(|e| *e <= 300).last().unwrap_or(0);
     Some(line[..end].to_owned())
 }
 
@@ -256,10 +266,19 @@ mod tests {
     fn first_real_diagnostic_is_found_in_noise() {
         for (output, line) in [
             ("", None),
-            ("warning: unused\nunit.cu(3): error: identifier \"x\" is undefined\nmore", Some("unit.cu(3): error: identifier \"x\" is undefined")),
-            ("ptxas fatal   : Unresolved extern function 'f'\n", Some("ptxas fatal   : Unresolved extern function 'f'")),
+            (
+                "warning: unused\nunit.cu(3): error: identifier \"x\" is undefined\nmore",
+                Some("unit.cu(3): error: identifier \"x\" is undefined"),
+            ),
+            (
+                "ptxas fatal   : Unresolved extern function 'f'\n",
+                Some("ptxas fatal   : Unresolved extern function 'f'"),
+            ),
             ("\n  only noise\n", Some("only noise")),
-            ("/usr/bin/ld: a.o: undefined reference to `f'", Some("/usr/bin/ld: a.o: undefined reference to `f'")),
+            (
+                "/usr/bin/ld: a.o: undefined reference to `f'",
+                Some("/usr/bin/ld: a.o: undefined reference to `f'"),
+            ),
         ] {
             assert_eq!(first_diagnostic(output).as_deref(), line, "{output:?}");
         }

@@ -9,7 +9,8 @@ pub fn index_and_certificates(options: &Options) -> (String, String) {
         Ok(sources) => {
             let indexes: Vec<String> = sources.indexes.iter().map(ToString::to_string).collect();
             let certificates = http::roots(sources.settings.cert.as_deref());
-            let indexes = if indexes.is_empty() { "none (pip has no-index)".to_owned() } else { indexes.join(", ") };
+            let indexes =
+                if indexes.is_empty() { "none (pip has no-index)".to_owned() } else { indexes.join(", ") };
             (indexes, certificates.map_or_else(|e| e.to_string(), |(_, shown)| shown))
         }
         Err(error) => (format!("unknown: {error}"), "unknown".to_owned()),

@@ -81,8 +81,13 @@ const SUPPORT_FILES: &[(&str, &str)] = csrc![
     "status.h",
 ];
 
-const HOST_SOURCES: &[&str] =
-    &["nattenc/abi.cpp", "nattenc/checks.cpp", "nattenc/runtime.cpp", "nattenc/select.cpp", "nattenc/status.cpp"];
+const HOST_SOURCES: &[&str] = &[
+    "nattenc/abi.cpp",
+    "nattenc/checks.cpp",
+    "nattenc/runtime.cpp",
+    "nattenc/select.cpp",
+    "nattenc/status.cpp",
+];
 
 /// The `.cu` of a unit.
 pub fn unit(unit: &Unit<'_>) -> anyhow::Result<String> {
@@ -194,7 +199,8 @@ mod tests {
             };
             family.kernels().filter(wanted).collect::<Vec<_>>()
         };
-        let rendered = |kernels| unit(&Unit { name: "fna_000".into(), family: "fna", kernels, codes: vec![] });
+        let rendered =
+            |kernels| unit(&Unit { name: "fna_000".into(), family: "fna", kernels, codes: vec![] });
         let forward = rendered(pick(Direction::Forward)).unwrap();
         assert!(forward.contains(
             "FusedNeighborhoodAttentionKernel<2, CausalMask<false, true>, cutlass::half_t, cutlass::arch::Sm80, \
@@ -225,7 +231,8 @@ mod tests {
         let mut units = every_unit();
         units.truncate(3);
         units[1].codes = vec![code(9, 0, Some('a'), false), code(10, 0, None, true)];
-        let reasons = BTreeMap::from([("hopper_fna".to_owned(), "section \"hopper\"\nneeds 12.0".to_owned())]);
+        let reasons =
+            BTreeMap::from([("hopper_fna".to_owned(), "section \"hopper\"\nneeds 12.0".to_owned())]);
         let info = "{\"variant\": \"cu130\", \"note\": \"back\\\\slash and caf\u{e9}\"}";
         let text = registry(&units, info, &reasons).unwrap();
         for line in [

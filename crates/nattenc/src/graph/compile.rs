@@ -178,8 +178,10 @@ mod tests {
     use crate::plan::gencode::Gencode;
 
     fn two_gencodes() -> (Graph, JobId) {
-        let dry = dryrun::parse(include_str!("../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-two-gencodes.txt"))
-            .unwrap();
+        let dry = dryrun::parse(include_str!(
+            "../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-two-gencodes.txt"
+        ))
+        .unwrap();
         let requests: [CapabilityRequest; 2] = ["8.0".parse().unwrap(), "9.0+PTX".parse().unwrap()];
         let plan = UnitPlan {
             name: "fna_011".into(),

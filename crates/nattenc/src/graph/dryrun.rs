@@ -82,7 +82,8 @@ pub fn parse(output: &str) -> Result<DryRun, Unreadable> {
 
 fn assignment(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once('=')?;
-    let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    let plain =
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     plain.then_some((name, value))
 }
 
@@ -134,7 +135,9 @@ impl Phase {
         match self.tool {
             Tool::Preprocess | Tool::HostCompile => owned(self.before("-o")).collect(),
             Tool::Cudafe => owned(self.last()).collect(),
-            Tool::Cicc => owned(self.before("-o")).chain(owned(self.after("--module_id_file_name"))).collect(),
+            Tool::Cicc => {
+                owned(self.before("-o")).chain(owned(self.after("--module_id_file_name"))).collect()
+            }
             Tool::Ptxas => owned(self.before("-o")).collect(),
             Tool::Fatbinary => {
                 self.args.iter().filter_map(|a| a.split_once("file=").map(|(_, f)| f.to_owned())).collect()
@@ -147,11 +150,13 @@ impl Phase {
         let owned = |s: Option<&str>| s.map(str::to_owned).into_iter();
         match self.tool {
             Tool::Preprocess | Tool::HostCompile | Tool::Ptxas => owned(self.after("-o")).collect(),
-            Tool::Cudafe => {
-                owned(self.after("--gen_c_file_name")).chain(owned(self.after("--module_id_file_name"))).collect()
-            }
+            Tool::Cudafe => owned(self.after("--gen_c_file_name"))
+                .chain(owned(self.after("--module_id_file_name")))
+                .collect(),
             Tool::Cicc => owned(self.after("-o")).chain(owned(self.after("--stub_file_name"))).collect(),
-            Tool::Fatbinary => owned(self.args.iter().find_map(|a| a.strip_prefix("--embedded-fatbin="))).collect(),
+            Tool::Fatbinary => {
+                owned(self.args.iter().find_map(|a| a.strip_prefix("--embedded-fatbin="))).collect()
+            }
         }
     }
 
@@ -165,7 +170,8 @@ impl Phase {
 mod tests {
     use super::*;
 
-    const TWO_GENCODES: &str = include_str!("../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-two-gencodes.txt");
+    const TWO_GENCODES: &str =
+        include_str!("../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-two-gencodes.txt");
 
     #[test]
     fn every_phase_of_a_real_dry_run_is_recognised() {
@@ -202,10 +208,16 @@ mod tests {
         assert_eq!(cicc.reads(), ["unit.compute_90.cpp1.ii", "unit.module_id"]);
         assert_eq!(cicc.writes(), ["unit.compute_90.ptx", "unit.compute_90.cudafe1.stub.c"]);
         let fatbinary = run.phases.iter().find(|p| p.tool == Tool::Fatbinary).unwrap();
-        assert_eq!(fatbinary.reads(), ["unit.compute_80.cubin", "unit.compute_90.sm_90.cubin", "unit.compute_90.ptx"]);
+        assert_eq!(
+            fatbinary.reads(),
+            ["unit.compute_80.cubin", "unit.compute_90.sm_90.cubin", "unit.compute_90.ptx"]
+        );
         assert_eq!(fatbinary.writes(), ["unit.fatbin.c"]);
         let host = run.phases.last().unwrap();
-        assert_eq!((host.reads(), host.writes()), (vec!["unit.compute_90.cudafe1.cpp".into()], vec!["unit.o".into()]));
+        assert_eq!(
+            (host.reads(), host.writes()),
+            (vec!["unit.compute_90.cudafe1.cpp".into()], vec!["unit.o".into()])
+        );
     }
 
     #[test]

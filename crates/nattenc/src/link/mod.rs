@@ -51,8 +51,10 @@ pub fn jobs(
     exports: &[String],
     tools: &Tools,
 ) -> Ends {
-    let mut objects: Vec<Input> =
-        units.iter().map(|(name, id)| Input { name: format!("{name}.o"), source: Source::Output(*id, 0) }).collect();
+    let mut objects: Vec<Input> = units
+        .iter()
+        .map(|(name, id)| Input { name: format!("{name}.o"), source: Source::Output(*id, 0) })
+        .collect();
     for (name, text) in sources {
         let id = graph.add(host_compile(name, text, tools));
         objects.push(Input { name: object_name(name), source: Source::Output(id, 0) });
@@ -166,8 +168,15 @@ mod tests {
     #[test]
     fn exports_are_the_functions_of_the_header() {
         let names = exports(HEADER);
-        assert_eq!(names.iter().filter(|n| n.ends_with("ward") || n.contains("permute") || n.contains("delta")).count(), 37);
-        for name in ["natten_last_error", "natten_build_info", "natten_kernel_info_at", "natten_na2d_forward"] {
+        assert_eq!(
+            names
+                .iter()
+                .filter(|n| n.ends_with("ward") || n.contains("permute") || n.contains("delta"))
+                .count(),
+            37
+        );
+        for name in ["natten_last_error", "natten_build_info", "natten_kernel_info_at", "natten_na2d_forward"]
+        {
             assert!(names.iter().any(|n| n == name), "{name} is missing of {names:?}");
         }
         assert!(names.iter().all(|n| n.starts_with("natten_")), "{names:?}");
@@ -183,10 +192,14 @@ mod tests {
             runtime: Runtime::Static("tk/lib/libcudart_static.a".into()),
         };
         let unit = graph.add(job(Kind::Host, "core/fna_011", "host", "g++", "unit.o"));
-        let ends = jobs(&mut graph, &[("fna_011".into(), unit)], &[("abi.cpp".into(), Arc::from(""))], &[], &tools);
+        let ends =
+            jobs(&mut graph, &[("fna_011".into(), unit)], &[("abi.cpp".into(), Arc::from(""))], &[], &tools);
         for end in [ends.archive, ends.shared] {
             let args = &graph.jobs()[end].args;
-            assert!(args.iter().any(|a| a == "fna_011.o") && args.iter().any(|a| a == "host_abi.o"), "{args:?}");
+            assert!(
+                args.iter().any(|a| a == "fna_011.o") && args.iter().any(|a| a == "host_abi.o"),
+                "{args:?}"
+            );
         }
     }
 }

@@ -60,7 +60,8 @@ pub fn manifest(plan: &Plan, facts: &Facts, files: &[File]) -> Value {
         .map(|s| {
             let capabilities: Vec<Value> =
                 s.capabilities.iter().map(|(c, d)| named("capability", c.to_string(), d)).collect();
-            let families: Vec<Value> = s.families.iter().map(|(f, d)| named("family", f.clone(), d)).collect();
+            let families: Vec<Value> =
+                s.families.iter().map(|(f, d)| named("family", f.clone(), d)).collect();
             json!({ "name": s.name, "capabilities": capabilities, "families": families })
         })
         .collect();

@@ -24,7 +24,11 @@ pub enum Packaged {
 pub fn files(contents: &Contents) -> Vec<File> {
     contents
         .iter()
-        .map(|(path, bytes)| File { path: path.clone(), sha256: fs::sha256_of(bytes), size: bytes.len() as u64 })
+        .map(|(path, bytes)| File {
+            path: path.clone(),
+            sha256: fs::sha256_of(bytes),
+            size: bytes.len() as u64,
+        })
         .collect()
 }
 
@@ -54,9 +58,12 @@ pub fn write(dist: &Path, contents: &Contents, manifest: &str) -> anyhow::Result
     let parent = dist.parent().unwrap_or(Path::new("."));
     let name = dist.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     if dist.exists() && !is_ours(dist) {
-        return Err(Failure::config(format!("{}: is there already and has no manifest.json of nattenc", dist.display()))
-            .hint(format!("move {} away, or give another --dist", dist.display()))
-            .into());
+        return Err(Failure::config(format!(
+            "{}: is there already and has no manifest.json of nattenc",
+            dist.display()
+        ))
+        .hint(format!("move {} away, or give another --dist", dist.display()))
+        .into());
     }
     let staged = parent.join(format!(".{name}.new"));
     let old = parent.join(format!(".{name}.old"));

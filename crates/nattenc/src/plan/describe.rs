@@ -64,20 +64,27 @@ pub fn json(plan: &Plan) -> Value {
 pub fn text(plan: &Plan) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "variant {}: cuda {}, natten {}, {}", plan.variant, plan.release, plan.natten, plan.scope);
+    let _ = writeln!(
+        out,
+        "variant {}: cuda {}, natten {}, {}",
+        plan.variant, plan.release, plan.natten, plan.scope
+    );
     let _ = writeln!(out, "\n{:<10} {:<12} decision", "section", "capability");
     for section in &plan.sections {
         for (capability, decision) in &section.capabilities {
-            let _ = writeln!(out, "{:<10} {:<12} {}", section.name, capability.to_string(), sentence(decision));
+            let _ =
+                writeln!(out, "{:<10} {:<12} {}", section.name, capability.to_string(), sentence(decision));
         }
         if section.capabilities.is_empty() {
-            let _ = writeln!(out, "{:<10} {:<12} skip: none of its capabilities is selected", section.name, "-");
+            let _ =
+                writeln!(out, "{:<10} {:<12} skip: none of its capabilities is selected", section.name, "-");
         }
     }
     let _ = writeln!(out, "\n{:<10} {:<18} {:>5} {:>8}  decision", "section", "family", "units", "kernels");
     for section in &plan.sections {
         for (family, decision) in &section.families {
-            let units: Vec<_> = plan.units.iter().filter(|u| u.section == section.name && u.family == *family).collect();
+            let units: Vec<_> =
+                plan.units.iter().filter(|u| u.section == section.name && u.family == *family).collect();
             let kernels: usize = units.iter().map(|u| u.kernels.len()).sum();
             let _ = writeln!(
                 out,

@@ -229,7 +229,8 @@ pub fn plan(
     };
     let mut problems = Vec::new();
     for section in &config.sections {
-        let section_plan = plan_section(config, section, variant, known, &scope, &mut problems, &mut plan.warnings)?;
+        let section_plan =
+            plan_section(config, section, variant, known, &scope, &mut problems, &mut plan.warnings)?;
         add_units(&mut plan, section, &section_plan, &scope, catalog);
         plan.sections.push(section_plan);
     }
@@ -267,7 +268,12 @@ impl Scope {
         let preset: Option<&Preset> = match &request.preset {
             None => None,
             Some(name) => Some(config.presets.get(name).ok_or_else(|| {
-                unknown("preset", name, config.presets.keys().map(String::as_str), "a [preset.<name>] table of build.toml")
+                unknown(
+                    "preset",
+                    name,
+                    config.presets.keys().map(String::as_str),
+                    "a [preset.<name>] table of build.toml",
+                )
             })?),
         };
         let pick = |own: &Option<Vec<String>>, bundled: Option<&Option<Vec<String>>>| {
@@ -327,7 +333,12 @@ impl Scope {
 }
 
 /// The failure for a name that nothing declares, with the nearest one that exists.
-pub fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>, what: &str) -> anyhow::Error {
+pub fn unknown<'a>(
+    kind: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str>,
+    what: &str,
+) -> anyhow::Error {
     let known: Vec<&str> = known.collect();
     let failure = Failure::config(format!("{kind} {name:?} is not {what}\n  known: {}", known.join(", ")));
     match crate::config::nearest(name, known.iter().copied()) {
@@ -441,7 +452,8 @@ fn wanted_capabilities<'a>(
     };
     let mut wanted = Vec::new();
     for request in asked {
-        let declares = |list: &[CapabilityEntry]| list.iter().any(|e| e.request.capability == request.capability);
+        let declares =
+            |list: &[CapabilityEntry]| list.iter().any(|e| e.request.capability == request.capability);
         let entry = declared.iter().find(|e| e.request.capability == request.capability);
         if entry.is_some() {
             wanted.push((*request, entry));
@@ -508,7 +520,13 @@ fn verdict(request: CapabilityRequest, variant: &Variant, known: Option<&[Capabi
     }
 }
 
-fn add_units(plan: &mut Plan, section: &Section, decided: &SectionPlan, scope: &Scope, catalog: &'static Catalog) {
+fn add_units(
+    plan: &mut Plan,
+    section: &Section,
+    decided: &SectionPlan,
+    scope: &Scope,
+    catalog: &'static Catalog,
+) {
     let gencodes: Vec<Gencode> = decided.built().into_iter().map(Gencode::of).collect();
     if gencodes.is_empty() {
         return;
@@ -521,7 +539,13 @@ fn add_units(plan: &mut Plan, section: &Section, decided: &SectionPlan, scope: &
     }
 }
 
-fn add_family(plan: &mut Plan, section: &Section, family: &'static Family, gencodes: &[Gencode], scope: &Scope) {
+fn add_family(
+    plan: &mut Plan,
+    section: &Section,
+    family: &'static Family,
+    gencodes: &[Gencode],
+    scope: &Scope,
+) {
     for (index, groups) in family.units(family.splits.default).into_iter().enumerate() {
         let all: Vec<&'static Kernel> = groups.iter().flat_map(|g| &g.kernels).collect();
         let selected: Vec<&'static Kernel> =
@@ -556,12 +580,16 @@ fn collect_skips(plan: &mut Plan) {
     for section in &plan.sections {
         for (capability, decision) in &section.capabilities {
             if let Decision::Skip(reason) = decision {
-                skips.push(Skip { what: format!("capability {}/{capability}", section.name), reason: reason.clone() });
+                skips.push(Skip {
+                    what: format!("capability {}/{capability}", section.name),
+                    reason: reason.clone(),
+                });
             }
         }
         for (family, decision) in &section.families {
             if let Decision::Skip(reason) = decision {
-                skips.push(Skip { what: format!("family {}/{family}", section.name), reason: reason.clone() });
+                skips
+                    .push(Skip { what: format!("family {}/{family}", section.name), reason: reason.clone() });
             }
         }
     }

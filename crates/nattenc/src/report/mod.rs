@@ -118,7 +118,9 @@ mod tests {
 
     #[test]
     fn sizes_and_times_read_as_people_say_them() {
-        for (n, text) in [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (37_384_532, "37.4 MB"), (5_000_000_000, "5.0 GB")] {
+        for (n, text) in
+            [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (37_384_532, "37.4 MB"), (5_000_000_000, "5.0 GB")]
+        {
             assert_eq!(bytes(n), text);
         }
         for (ms, text) in [(40, "0.0 s"), (4_240, "4.2 s"), (190_000, "3 min 10 s")] {
