@@ -423,6 +423,7 @@ impl Coordinator<'_> {
 
     /// The first failure, with the others counted.
     fn failure(&mut self) -> anyhow::Error {
+        use std::fmt::Write;
         let others = self.failures.len() - 1;
         let blocked = self.states.iter().filter(|s| !matches!(s, State::Done | State::Failed)).count();
         let first = self.failures.remove(0);
@@ -430,10 +431,10 @@ impl Coordinator<'_> {
             return anyhow::anyhow!("a job failed in a way that nattenc does not know");
         };
         if others > 0 {
-            failure.message += &format!("\n  {others} more jobs failed");
+            let _ = write!(failure.message, "\n  {others} more jobs failed");
         }
         if blocked > 0 {
-            failure.message += &format!("\n  {blocked} jobs were not started");
+            let _ = write!(failure.message, "\n  {blocked} jobs were not started");
         }
         failure.into()
     }

@@ -110,11 +110,8 @@ fn archive(objects: Vec<Input>, tools: &Tools) -> Job {
 
 fn shared(mut objects: Vec<Input>, exports: &[String], tools: &Tools) -> Job {
     const SCRIPT: &str = "exports.map";
-    let mut script = "{\n  global:\n".to_owned();
-    for name in exports {
-        script += &format!("    {name};\n");
-    }
-    script += "  local: *;\n};\n";
+    let names: String = exports.iter().map(|name| format!("    {name};\n")).collect();
+    let script = format!("{{\n  global:\n{names}  local: *;\n}};\n");
     let flags = format!(
         "-shared -fPIC -o {SHARED} -Wl,-soname,{SHARED} -Wl,-z,defs -Wl,-z,noexecstack -Wl,--build-id=none -Wl,--version-script={SCRIPT} -static-libgcc"
     );

@@ -227,11 +227,11 @@ pub fn plan(
         counts: Counts::default(),
         warnings: Vec::new(),
     };
+    let asked = Asked { config, variant, known, scope, catalog };
     let mut problems = Vec::new();
     for section in &config.sections {
-        let section_plan =
-            plan_section(config, section, variant, known, &scope, &mut problems, &mut plan.warnings)?;
-        add_units(&mut plan, section, &section_plan, &scope, catalog);
+        let section_plan = asked.section(section, &mut problems, &mut plan.warnings)?;
+        add_units(&mut plan, section, &section_plan, &asked.scope, catalog);
         plan.sections.push(section_plan);
     }
     if !problems.is_empty() {
@@ -362,74 +362,83 @@ fn gate(minver: Option<Release>, maxver: Option<Release>, release: Release, vari
     None
 }
 
-fn plan_section(
-    config: &Config,
-    section: &Section,
-    variant: &Variant,
-    known: Option<&[Capability]>,
-    scope: &Scope,
-    problems: &mut Vec<String>,
-    warnings: &mut Vec<String>,
-) -> anyhow::Result<SectionPlan> {
-    let declared = variant.capabilities.get(&section.name).unwrap_or(&section.capabilities);
-    let unselected = scope.sections.as_ref().is_some_and(|s| !s.contains(&section.name));
-    let section_gate = gate(section.minver, section.maxver, variant.release, &variant.name);
-    let wanted = wanted_capabilities(config, section, variant, declared, scope)?;
+/// What one plan is made from.
+struct Asked<'a> {
+    config: &'a Config,
+    variant: &'a Variant,
+    known: Option<&'a [Capability]>,
+    scope: Scope,
+    catalog: &'static Catalog,
+}
 
-    let mut capabilities = Vec::new();
-    for (request, entry) in wanted {
-        let decision = if unselected {
-            Decision::Skip(format!("section {} is not selected ({})", section.name, scope.text))
-        } else if let Some(reason) = &section_gate {
-            Decision::Skip(format!("section {} {reason}", section.name))
-        } else if let Some(reason) =
-            entry.and_then(|e| gate(e.minver, e.maxver, variant.release, &variant.name))
-        {
-            Decision::Skip(format!("capability {request} {reason}"))
-        } else {
-            match verdict(request, variant, known) {
-                Verdict::Build => Decision::Build,
-                Verdict::Warn(warning) => {
-                    warnings.push(warning);
-                    Decision::Build
-                }
-                Verdict::Vanishes(reason) => {
-                    let place = entry.map_or_else(|| section.at.to_string(), |e| e.at.to_string());
-                    if section.required {
-                        problems.push(format!(
-                            "{place}: section {}: {reason}; no gate of build.toml explains that it is left out",
-                            section.name
-                        ));
-                    }
-                    Decision::Skip(reason)
-                }
-            }
-        };
-        capabilities.push((request, decision));
-    }
+impl Asked<'_> {
+    /// Decides about a section's capabilities and families.
+    fn section(
+        &self,
+        section: &Section,
+        problems: &mut Vec<String>,
+        warnings: &mut Vec<String>,
+    ) -> anyhow::Result<SectionPlan> {
+        let declared = self.variant.capabilities.get(&section.name).unwrap_or(&section.capabilities);
+        let unselected = self.scope.sections.as_ref().is_some_and(|s| !s.contains(&section.name));
+        let section_gate = gate(section.minver, section.maxver, self.variant.release, &self.variant.name);
+        let wanted = wanted_capabilities(self.config, section, self.variant, declared, &self.scope)?;
 
-    let any = capabilities.iter().any(|(_, d)| *d == Decision::Build);
-    let families = section
-        .families
-        .iter()
-        .map(|family| {
+        let mut capabilities = Vec::new();
+        for (request, entry) in wanted {
             let decision = if unselected {
-                Decision::Skip(format!("not selected ({})", scope.text))
-            } else if scope.families.as_ref().is_some_and(|f| !f.contains(family)) {
-                Decision::Skip(format!("family {family} is not selected ({})", scope.text))
-            } else if crate::catalog::catalog()?.families.iter().all(|f| f.name != *family) {
-                Decision::Skip(format!("family {family} has no templates in this release of nattenc"))
+                Decision::Skip(format!("section {} is not selected ({})", section.name, self.scope.text))
             } else if let Some(reason) = &section_gate {
-                Decision::Skip(reason.clone())
-            } else if !any {
-                Decision::Skip(no_capability(&capabilities, &scope.text))
+                Decision::Skip(format!("section {} {reason}", section.name))
+            } else if let Some(reason) =
+                entry.and_then(|e| gate(e.minver, e.maxver, self.variant.release, &self.variant.name))
+            {
+                Decision::Skip(format!("capability {request} {reason}"))
             } else {
-                Decision::Build
+                match verdict(request, self.variant, self.known) {
+                    Verdict::Build => Decision::Build,
+                    Verdict::Warn(warning) => {
+                        warnings.push(warning);
+                        Decision::Build
+                    }
+                    Verdict::Vanishes(reason) => {
+                        let place = entry.map_or_else(|| section.at.to_string(), |e| e.at.to_string());
+                        if section.required {
+                            problems.push(format!(
+                                "{place}: section {}: {reason}; no gate of build.toml explains that it is left out",
+                                section.name
+                            ));
+                        }
+                        Decision::Skip(reason)
+                    }
+                }
             };
-            Ok((family.clone(), decision))
-        })
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(SectionPlan { name: section.name.clone(), capabilities, families })
+            capabilities.push((request, decision));
+        }
+
+        let any = capabilities.iter().any(|(_, d)| *d == Decision::Build);
+        let families = section
+            .families
+            .iter()
+            .map(|family| {
+                let decision = if unselected {
+                    Decision::Skip(format!("not selected ({})", self.scope.text))
+                } else if self.scope.families.as_ref().is_some_and(|f| !f.contains(family)) {
+                    Decision::Skip(format!("family {family} is not selected ({})", self.scope.text))
+                } else if self.catalog.family(family).is_none() {
+                    Decision::Skip(format!("family {family} has no templates in this release of nattenc"))
+                } else if let Some(reason) = &section_gate {
+                    Decision::Skip(reason.clone())
+                } else if !any {
+                    Decision::Skip(no_capability(&capabilities, &self.scope.text))
+                } else {
+                    Decision::Build
+                };
+                (family.clone(), decision)
+            })
+            .collect();
+        Ok(SectionPlan { name: section.name.clone(), capabilities, families })
+    }
 }
 
 fn no_capability(capabilities: &[(CapabilityRequest, Decision)], scope: &str) -> String {
@@ -532,7 +541,7 @@ fn add_units(
         return;
     }
     for (name, decision) in &decided.families {
-        let Some(family) = catalog.families.iter().find(|f| f.name == *name) else { continue };
+        let Some(family) = catalog.family(name) else { continue };
         if *decision == Decision::Build {
             add_family(plan, section, family, &gencodes, scope);
         }
@@ -565,7 +574,7 @@ fn add_family(
         plan.counts.pairs += alive.len();
         plan.counts.dead_pairs += gencodes.len() - alive.len();
         plan.units.push(UnitPlan {
-            name: format!("{}_{index:03}", family.name),
+            name: family.unit_name(index),
             section: section.name.clone(),
             family: family.name.clone(),
             kernels: live,

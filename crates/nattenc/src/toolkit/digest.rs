@@ -115,6 +115,7 @@ impl Digests for Memo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::execute::Digests as _;
 
     #[test]
     fn a_changed_file_is_read_again_and_a_broken_memo_is_an_empty_one() {
