@@ -3,6 +3,8 @@
 //! compiled for, so adding a capability changes no unit.
 
 mod context;
+#[cfg(test)]
+mod host_test;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -81,8 +83,13 @@ const SUPPORT_FILES: &[(&str, &str)] = csrc![
     "status.h",
 ];
 
-const HOST_SOURCES: &[&str] =
-    &["nattenc/abi.cpp", "nattenc/checks.cpp", "nattenc/runtime.cpp", "nattenc/select.cpp", "nattenc/status.cpp"];
+const HOST_SOURCES: &[&str] = &[
+    "nattenc/abi.cpp",
+    "nattenc/checks.cpp",
+    "nattenc/runtime.cpp",
+    "nattenc/select.cpp",
+    "nattenc/status.cpp",
+];
 
 /// The `.cu` of a unit.
 pub fn unit(unit: &Unit<'_>) -> anyhow::Result<String> {
@@ -99,8 +106,9 @@ pub fn unit(unit: &Unit<'_>) -> anyhow::Result<String> {
     }
 }
 
-/// `registry.cpp`: which units were built and for what, the build's description (`build_info`, JSON)
-/// and, per family that is not built, why.
+/// `registry.cpp`: which units were built and for what, the build's description (`build_info`, JSON;
+/// its `variant` is named in messages) and, per family that is not built, why. A family of the C ABI
+/// that is in neither gets a reason of its own.
 pub fn registry(
     units: &[Unit<'_>],
     build_info: &str,
@@ -158,7 +166,7 @@ mod tests {
         Code { major, minor, suffix, ptx }
     }
 
-    fn every_unit() -> Vec<Unit<'static>> {
+    pub(super) fn every_unit() -> Vec<Unit<'static>> {
         let families = &catalog::catalog().unwrap().families;
         let units = families.iter().flat_map(|family| {
             family.units(family.splits.default).into_iter().enumerate().map(|(index, groups)| Unit {
@@ -194,7 +202,8 @@ mod tests {
             };
             family.kernels().filter(wanted).collect::<Vec<_>>()
         };
-        let rendered = |kernels| unit(&Unit { name: "fna_000".into(), family: "fna", kernels, codes: vec![] });
+        let rendered =
+            |kernels| unit(&Unit { name: "fna_000".into(), family: "fna", kernels, codes: vec![] });
         let forward = rendered(pick(Direction::Forward)).unwrap();
         assert!(forward.contains(
             "FusedNeighborhoodAttentionKernel<2, CausalMask<false, true>, cutlass::half_t, cutlass::arch::Sm80, \
@@ -225,7 +234,8 @@ mod tests {
         let mut units = every_unit();
         units.truncate(3);
         units[1].codes = vec![code(9, 0, Some('a'), false), code(10, 0, None, true)];
-        let reasons = BTreeMap::from([("hopper_fna".to_owned(), "section \"hopper\"\nneeds 12.0".to_owned())]);
+        let reasons =
+            BTreeMap::from([("hopper_fna".to_owned(), "section \"hopper\"\nneeds 12.0".to_owned())]);
         let info = "{\"variant\": \"cu130\", \"note\": \"back\\\\slash and caf\u{e9}\"}";
         let text = registry(&units, info, &reasons).unwrap();
         for line in [
@@ -237,7 +247,9 @@ mod tests {
             "{10, 0, 0, true},",
             "{\"hopper_fna\", \"section \\\"hopper\\\"\\nneeds 12.0\"},",
             "const int32_t unit_count = 3;",
-            "const int32_t absence_count = 1;",
+            "{\"fmha\", \"this version of nattenc has no kernel tables for it\"},",
+            "{\"compute_delta\", \"the selection left it out\"},",
+            "const int32_t absence_count = 11;",
             "const char variant[] = \"cu130\";",
             r#""{\"variant\": \"cu130\", \"note\": \"back\\\\slash and caf\303\251\"}""#,
         ] {
