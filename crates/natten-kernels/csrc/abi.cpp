@@ -30,7 +30,7 @@ int32_t causal_bits(const int32_t* causal, int rank) {
 
 int32_t pick(const Request& request, const KernelEntry*& entry) {
   Device device;
-  NATTENC_TRY(current_device(device));
+  NATTENC_TRY(current_device(request.op, device));
   return select(request, device, entry);
 }
 
@@ -231,17 +231,16 @@ int32_t check_reference(const char* op, int rank, const Args& args) {
   return check_pointers(op, sizeof(float), {{"logsumexp", args.logsumexp}});
 }
 
-// The kernels index with 32-bit numbers, within `batches` batches at a time.
+// The kernels index with 32-bit numbers: forward over the whole tensor, backward within a batch.
 template <class Args>
 int32_t check_reference_sizes(const char* op, int rank, const Args& args, int64_t batches) {
   const int64_t tokens = product(args.qkv_shape, rank);
   const int64_t dim = std::max(args.dim, args.dim_value);
   NATTENC_TRY(check_limit(op, "product of qkv_shape", tokens, INT32_MAX));
-  NATTENC_TRY(check_limit(op, batches == 1 ? "product of qkv_shape * heads * dim" : "elements of query or out",
+  NATTENC_TRY(check_limit(op, "the number of elements that query or out spans",
                           product({batches, tokens, args.heads, dim}), INT32_MAX));
-  return check_limit(
-      op, batches == 1 ? "(product of qkv_shape + num_extra_kv) * heads_kv * dim" : "elements of key or value",
-      product({batches, tokens + args.num_extra_kv, args.heads_kv, dim}), INT32_MAX);
+  return check_limit(op, "the number of elements that key or value spans",
+                     product({batches, tokens + args.num_extra_kv, args.heads_kv, dim}), INT32_MAX);
 }
 
 template <class Args>

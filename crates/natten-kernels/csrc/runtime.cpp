@@ -6,26 +6,24 @@
 namespace nattenc {
 namespace {
 
-int32_t fail_cuda(const char* call, cudaError_t error) {
+// `who` asked for it: an entry point or a kernel.
+int32_t check(const char* who, const char* call, cudaError_t error) {
+  if (error == cudaSuccess) {
+    return NATTEN_OK;
+  }
   const int32_t status = error == cudaErrorMemoryAllocation ? NATTEN_E_OUT_OF_MEMORY : NATTEN_E_CUDA;
   cudaGetLastError();  // it is reported here, so the caller must not find it again
-  return fail(status, "%s: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
-}
-
-int32_t query(const char* call, cudaError_t error) { return error == cudaSuccess ? NATTEN_OK : fail_cuda(call, error); }
-
-int32_t attribute(int& value, cudaDeviceAttr which, int ordinal) {
-  return query("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&value, which, ordinal));
+  return fail(status, "%s: %s: %s (%s)", who, call, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 }  // namespace
 
-int32_t current_device(Device& device) {
+int32_t current_device(const char* op, Device& device) {
   static std::mutex mutex;
   static std::map<int, Device> known;
 
   int ordinal = 0;
-  NATTENC_TRY(query("cudaGetDevice", cudaGetDevice(&ordinal)));
+  NATTENC_TRY(check(op, "cudaGetDevice", cudaGetDevice(&ordinal)));
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = known.find(ordinal);
   if (found != known.end()) {
@@ -33,15 +31,21 @@ int32_t current_device(Device& device) {
     return NATTEN_OK;
   }
   device.ordinal = ordinal;
-  NATTENC_TRY(attribute(device.major, cudaDevAttrComputeCapabilityMajor, ordinal));
-  NATTENC_TRY(attribute(device.minor, cudaDevAttrComputeCapabilityMinor, ordinal));
-  NATTENC_TRY(attribute(device.shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal));
+  const struct {
+    int* value;
+    cudaDeviceAttr which;
+  } attributes[] = {{&device.major, cudaDevAttrComputeCapabilityMajor},
+                    {&device.minor, cudaDevAttrComputeCapabilityMinor},
+                    {&device.shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin}};
+  for (const auto& attribute : attributes) {
+    NATTENC_TRY(check(op, "cudaDeviceGetAttribute", cudaDeviceGetAttribute(attribute.value, attribute.which, ordinal)));
+  }
   known.emplace(ordinal, device);
   return NATTEN_OK;
 }
 
 int32_t Workspace::allocate(const char* kernel, size_t bytes, bool zero) {
-  const auto stream = static_cast<cudaStream_t>(stream_);
+  kernel_ = kernel;
   if (allocator_.alloc != nullptr) {
     pointer_ = allocator_.alloc(allocator_.ctx, bytes, zero ? 1 : 0, stream_);
     if (pointer_ == nullptr) {
@@ -49,13 +53,13 @@ int32_t Workspace::allocate(const char* kernel, size_t bytes, bool zero) {
     }
     return NATTEN_OK;
   }
-  if (const cudaError_t error = cudaMallocAsync(&pointer_, bytes, stream)) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  if (const int32_t status = check(kernel, "cudaMallocAsync", cudaMallocAsync(&pointer_, bytes, stream))) {
     pointer_ = nullptr;
-    const int32_t status = fail_cuda("cudaMallocAsync", error);
-    extend_message(", asked for %zu bytes of workspace by %s", bytes, kernel);
+    extend_message(", %zu bytes of workspace", bytes);
     return status;
   }
-  return zero ? query("cudaMemsetAsync", cudaMemsetAsync(pointer_, 0, bytes, stream)) : NATTEN_OK;
+  return zero ? check(kernel, "cudaMemsetAsync", cudaMemsetAsync(pointer_, 0, bytes, stream)) : NATTEN_OK;
 }
 
 int32_t Workspace::release() {
@@ -68,19 +72,18 @@ int32_t Workspace::release() {
     allocator_.free(allocator_.ctx, pointer, stream_);
     return NATTEN_OK;
   }
-  return query("cudaFreeAsync", cudaFreeAsync(pointer, static_cast<cudaStream_t>(stream_)));
+  return check(kernel_, "cudaFreeAsync", cudaFreeAsync(pointer, static_cast<cudaStream_t>(stream_)));
 }
 
 Workspace::~Workspace() {
-  void* const pointer = pointer_;
-  if (pointer == nullptr) {
+  if (pointer_ == nullptr) {
     return;
   }
+  // A failure of its own would only hide the one that is being reported.
   if (allocator_.free != nullptr) {
-    allocator_.free(allocator_.ctx, pointer, stream_);
+    allocator_.free(allocator_.ctx, pointer_, stream_);
   } else {
-    // Its own failure would only hide the one that is being reported.
-    cudaFreeAsync(pointer, static_cast<cudaStream_t>(stream_));
+    cudaFreeAsync(pointer_, static_cast<cudaStream_t>(stream_));
   }
 }
 
@@ -89,6 +92,7 @@ int32_t launch(const char* kernel, const void* function, dim3 grid, dim3 block, 
   const cudaError_t pending = cudaPeekAtLastError();
   const char* call = "cudaFuncSetAttribute";
   cudaError_t error = cudaSuccess;
+  // More than this must be asked for.
   if (shared_memory > 48 * 1024) {
     error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_memory));
   }
@@ -96,22 +100,19 @@ int32_t launch(const char* kernel, const void* function, dim3 grid, dim3 block, 
     call = "cudaLaunchKernel";
     error = cudaLaunchKernel(function, grid, block, &parameter, shared_memory, static_cast<cudaStream_t>(stream));
   }
-  if (error == cudaSuccess) {
-    return NATTEN_OK;
-  }
-  const int32_t status = fail_cuda(call, error);
-  extend_message(", kernel %s, grid (%u, %u, %u), %zu bytes of shared memory", kernel, grid.x, grid.y, grid.z,
-                 shared_memory);
-  if (pending == error) {
-    extend_message("; the same error was pending before this call, so earlier work caused it");
+  const int32_t status = check(kernel, call, error);
+  if (status != NATTEN_OK) {
+    extend_message(", grid (%u, %u, %u), %zu bytes of shared memory", grid.x, grid.y, grid.z, shared_memory);
+    if (pending == error) {
+      extend_message("; the same error was pending before this call, so earlier work may have caused it");
+    }
   }
   return status;
 }
 
-int32_t ForeignLaunch::check() const { return query("kernel launch", cudaGetLastError()); }
+int32_t ForeignLaunch::finish() const { return check(kernel_, "kernel launch", cudaGetLastError()); }
 
 int32_t ForeignLaunch::explain(int32_t status) const {
-  extend_message(", kernel %s", kernel_);
   if (pending_ != cudaSuccess) {
     extend_message("; %s was pending before this call", cudaGetErrorName(pending_));
   }

@@ -19,8 +19,8 @@ struct Device {
   int capability() const { return major * 10 + minor; }
 };
 
-// The current device; its attributes are asked once.
-int32_t current_device(Device& device);
+// The current device; its attributes are asked once. `op` starts the message of a failure.
+int32_t current_device(const char* op, Device& device);
 
 // One block of stream-ordered device memory. `release` after the last launch that uses it; the
 // destructor does so on paths that already report another failure.
@@ -39,6 +39,7 @@ class Workspace {
   natten_allocator allocator_;
   void* stream_;
   void* pointer_ = nullptr;
+  const char* kernel_ = nullptr;  // that it was allocated for
 };
 
 // Launches `function` with its one parameter, raising its shared memory limit where that is needed.
@@ -55,13 +56,13 @@ class ForeignLaunch {
   int32_t run(Body&& body) {
     const int32_t status = guarded([&] {
       body();
-      return check();
+      return finish();
     });
     return status ? explain(status) : status;
   }
 
  private:
-  int32_t check() const;
+  int32_t finish() const;
   int32_t explain(int32_t status) const;
 
   const char* kernel_;

@@ -212,7 +212,7 @@ int32_t require_built(const char* op, const char* family) {
       return NATTEN_OK;
     }
   }
-  const char* reason = "it was not asked for";
+  const char* reason = "the build gives no reason";
   for (int32_t a = 0; a < absence_count; ++a) {
     if (strcmp(absences[a].family, family) == 0) {
       reason = absences[a].reason;

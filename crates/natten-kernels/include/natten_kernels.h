@@ -10,7 +10,8 @@
  * Pointers are device pointers, tensors are dense, row-major ("contiguous"), in the layouts that
  * each args struct states. Work is enqueued on `stream` (a cudaStream_t; NULL is the default
  * stream) of the current device. No call synchronises, and none calls cudaMalloc: workspace comes
- * from `allocator`, stream-ordered by default.
+ * from `allocator`, stream-ordered by default. A CUDA error that the caller left pending is never
+ * reported as a call's own.
  */
 #ifndef NATTEN_KERNELS_H
 #define NATTEN_KERNELS_H
@@ -69,16 +70,17 @@ typedef struct natten_kernel_info {
   uint32_t size;            /* in: sizeof(natten_kernel_info) */
   const char *family;       /* "fna", "reference", "hopper_fna", ... */
   const char *name;         /* entry-point name, as upstream spells it */
-  int32_t backward;         /* 0 forward, 1 backward */
+  int32_t backward;         /* 0 forward, 1 backward; token permutation: 0 permute, 1 unpermute */
   int32_t rank;             /* 1, 2, 3; 0 where the family has no spatial rank */
   int32_t dtype;            /* NATTEN_FLOAT32, ... */
   int32_t causal;           /* bit i: dimension i is causal */
   int32_t query_tile[3];    /* fna: [product, 0, 0]; hopper, blackwell: the shape */
   int32_t key_tile[3];
-  int32_t max_head_dim;     /* the largest head dim this kernel takes */
-  int32_t alignment;        /* head dims must be multiples of this many elements */
+  int32_t max_head_dim;     /* the largest head dim this kernel takes; fna's 65536 means any */
+  int32_t alignment;        /* head dims (token permutation: heads * dim) must be multiples of this
+                               many elements, and operands aligned to as many */
   int32_t shared_memory;    /* dynamic shared memory, bytes */
-  int32_t sm_min, sm_max;   /* device capability * 10 in [sm_min, sm_max): 80, 130 */
+  int32_t sm_min, sm_max;   /* device capability * 10 in [sm_min, sm_max): 80, 130; 0, 65535: any */
   int32_t schedule;         /* hopper: upstream's kernel type 0, 1, 2; else -1 */
 } natten_kernel_info;
 
@@ -104,8 +106,9 @@ typedef struct natten_allocator {
  * `*spatial` is qkv_shape; arrays of 3 use their first `rank` numbers.
  * A kernel is chosen by the products of query_tile and of key_tile: the first that takes the head
  * dims and fits the device's shared memory.
- * Head dims must be multiples of 16 bytes. 1 <= stride <= window; window * dilation <= extent;
- * window > 1; dilation >= 1.
+ * Head dims must be multiples of 16 bytes, and tensors aligned to 16 bytes. 1 <= stride <= window;
+ * window * dilation <= extent; window > 1; dilation >= 1. batch and heads * product of dilation are
+ * at most 65535.
  */
 typedef struct natten_fna_forward_args {
   uint32_t size;            /* sizeof(natten_fna_forward_args) */
@@ -123,8 +126,9 @@ typedef struct natten_fna_forward_args {
 } natten_fna_forward_args;
 
 /* `delta`: [batch, *spatial, heads] float32 = sum over dim of out * grad_out; NULL: computed here
- * (compute_delta must then be in the build). `key_splits`: upstream's num_splits_key, each >= 1;
- * a product above 1 is faster for small batches and not deterministic. */
+ * (compute_delta must then be in the build). `key_splits`: upstream's num_splits_key, each from 1 to
+ * the number of key tiles, ceil(ceil(extent / dilation) / key_tile); a product above 1 is faster for
+ * small batches and not deterministic. */
 typedef struct natten_fna_backward_args {
   uint32_t size;            /* sizeof(natten_fna_backward_args) */
   int32_t dtype;
@@ -154,7 +158,9 @@ NATTEN_API int32_t natten_na3d_backward(const natten_fna_backward_args *args);
  * key, value: [batch, seqlen + num_extra_kv, heads_kv, dim | dim_value];
  * logsumexp:  [batch, seqlen, heads], float32, required.
  * The extra tokens follow the neighborhood's in key and value; every query attends to them.
- * heads is a multiple of heads_kv (GQA, MQA). dim_value <= 1024.
+ * heads is a multiple of heads_kv (GQA, MQA). dim_value <= 1024; backward: dim too.
+ * The kernels index with 32-bit numbers: a tensor (backward: one batch of it) has fewer than 2^31
+ * elements. batch * heads <= 65535.
  */
 typedef struct natten_reference_forward_args {
   uint32_t size;
@@ -195,6 +201,7 @@ NATTEN_API int32_t natten_reference_na3d_backward(const natten_reference_backwar
  *            is the product over dimensions of tile * dilation * ceil(ceil(extent / tile) / dilation);
  *            padding tokens are written as zero.
  * Unpermute: the inverse, padding dropped: in has seqlen, out has *token_layout.
+ * Fastest where heads * dim is a multiple of 8 and both tensors are aligned to 8 elements.
  * FP8 (only on 10.0 and 10.3) needs the blackwell section.
  */
 typedef struct natten_token_permute_args {
@@ -218,7 +225,7 @@ NATTEN_API int32_t natten_token_unpermute_3d(const natten_token_permute_args *ar
 /* ---- delta -----------------------------------------------------------------------------------
  *
  * out, grad_out: [batch, seqlen, heads, dim];  delta: [batch, seqlen, heads], float32:
- * delta = sum over dim of out * grad_out.
+ * delta = sum over dim of out * grad_out. dim is even; out and grad_out are aligned to two elements.
  */
 typedef struct natten_compute_delta_args {
   uint32_t size;

@@ -185,27 +185,28 @@ impl fmt::Display for Dtype {
 }
 
 impl FromStr for Direction {
-    type Err = Failure;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, Failure> {
+    fn from_str(text: &str) -> anyhow::Result<Self> {
         parse("direction", text, &[Direction::Forward, Direction::Backward])
     }
 }
 
 impl FromStr for Dtype {
-    type Err = Failure;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, Failure> {
+    fn from_str(text: &str) -> anyhow::Result<Self> {
         parse("dtype", text, &Dtype::ALL)
     }
 }
 
-fn parse<T: Copy + fmt::Display>(what: &str, text: &str, all: &[T]) -> Result<T, Failure> {
-    all.iter().copied().find(|value| value.to_string() == text).ok_or_else(|| {
+fn parse<T: Copy + fmt::Display>(what: &str, text: &str, all: &[T]) -> anyhow::Result<T> {
+    let found = all.iter().copied().find(|value| value.to_string() == text);
+    Ok(found.ok_or_else(|| {
         let known: Vec<_> = all.iter().map(ToString::to_string).collect();
         Failure::config(format!("{what} `{text}` is not known"))
             .hint(format!("the {what}s are {}", known.join(", ")))
-    })
+    })?)
 }
 
 #[cfg(test)]
@@ -300,9 +301,10 @@ mod tests {
         for dtype in Dtype::ALL {
             assert_eq!(dtype.to_string().parse::<Dtype>().unwrap(), dtype);
         }
-        let failure = "half".parse::<Dtype>().unwrap_err();
-        assert_eq!(failure.message, "dtype `half` is not known");
-        assert!(failure.hint.unwrap().contains("float16, bfloat16"));
+        let error = "half".parse::<Dtype>().unwrap_err();
+        assert_eq!(error.to_string(), "dtype `half` is not known");
+        let failure = error.downcast_ref::<Failure>().unwrap();
+        assert!(failure.hint.as_ref().unwrap().contains("float16, bfloat16"));
         assert!("fwd".parse::<Direction>().is_err());
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use serde::Serialize;
 
 use super::{Code, Template, Unit};
-use crate::catalog::{Direction, Dtype, Kernel};
+use crate::catalog::{self, Direction, Dtype, Kernel};
 
 /// A unit: its name, its family and its kernels, in the words of one family's template.
 #[derive(Serialize)]
@@ -245,10 +245,22 @@ pub(super) fn registry<'a>(
         suffix: c.suffix.map_or("0".to_owned(), |suffix| format!("'{suffix}'")),
         ptx: c.ptx,
     };
+    let mut absent = reasons.clone();
+    for family in C_ABI_FAMILIES.iter().filter(|family| !units.iter().any(|unit| unit.family == **family)) {
+        let known = catalog::catalog()?.family(family).is_some();
+        absent.entry((*family).to_owned()).or_insert_with(|| {
+            if known {
+                "the selection left it out"
+            } else {
+                "this version of nattenc has no kernel tables for it"
+            }
+            .to_owned()
+        });
+    }
     Ok(Registry {
         units: rows,
         code_sets: code_sets.iter().map(|set| set.iter().map(code).collect()).collect(),
-        absences: reasons
+        absences: absent
             .iter()
             .map(|(family, reason)| RegistryAbsence { family: literal(family), reason: literal(reason) })
             .collect(),
@@ -256,6 +268,23 @@ pub(super) fn registry<'a>(
         variant: literal(variant),
     })
 }
+
+/// The families that the C ABI has entry points for.
+const C_ABI_FAMILIES: [&str; 13] = [
+    "blackwell_fmha",
+    "blackwell_fmha_bwd",
+    "blackwell_fna",
+    "blackwell_fna_bwd",
+    "compute_delta",
+    "fmha",
+    "fna",
+    "hopper_fmha",
+    "hopper_fmha_bwd",
+    "hopper_fna",
+    "hopper_fna_bwd",
+    "reference",
+    "token_permute",
+];
 
 /// The C++ spelling of an element type.
 fn element(dtype: Dtype) -> &'static str {

@@ -3,6 +3,8 @@
 //! compiled for, so adding a capability changes no unit.
 
 mod context;
+#[cfg(test)]
+mod host_test;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -104,8 +106,9 @@ pub fn unit(unit: &Unit<'_>) -> anyhow::Result<String> {
     }
 }
 
-/// `registry.cpp`: which units were built and for what, the build's description (`build_info`, JSON)
-/// and, per family that is not built, why.
+/// `registry.cpp`: which units were built and for what, the build's description (`build_info`, JSON;
+/// its `variant` is named in messages) and, per family that is not built, why. A family of the C ABI
+/// that is in neither gets a reason of its own.
 pub fn registry(
     units: &[Unit<'_>],
     build_info: &str,
@@ -163,7 +166,7 @@ mod tests {
         Code { major, minor, suffix, ptx }
     }
 
-    fn every_unit() -> Vec<Unit<'static>> {
+    pub(super) fn every_unit() -> Vec<Unit<'static>> {
         let families = &catalog::catalog().unwrap().families;
         let units = families.iter().flat_map(|family| {
             family.units(family.splits.default).into_iter().enumerate().map(|(index, groups)| Unit {
@@ -244,7 +247,9 @@ mod tests {
             "{10, 0, 0, true},",
             "{\"hopper_fna\", \"section \\\"hopper\\\"\\nneeds 12.0\"},",
             "const int32_t unit_count = 3;",
-            "const int32_t absence_count = 1;",
+            "{\"fmha\", \"this version of nattenc has no kernel tables for it\"},",
+            "{\"compute_delta\", \"the selection left it out\"},",
+            "const int32_t absence_count = 11;",
             "const char variant[] = \"cu130\";",
             r#""{\"variant\": \"cu130\", \"note\": \"back\\\\slash and caf\303\251\"}""#,
         ] {
