@@ -1,1 +1,1 @@
-fn main() {}
+//! Numerics on a device (in work).

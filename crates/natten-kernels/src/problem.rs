@@ -145,7 +145,10 @@ impl ProblemBuilder {
     pub fn build(self) -> Result<Problem> {
         let rank = self.extents.len();
         if !(1..=3).contains(&rank) {
-            return Err(Error::invalid(format!("expected 1 to 3 token axes, got {rank}: {:?}", self.extents)));
+            return Err(Error::invalid(format!(
+                "expected 1 to 3 token axes, got {rank}: {:?}",
+                self.extents
+            )));
         }
         let heads_kv = self.heads_kv.unwrap_or(self.heads);
         let dim_value = self.dim_value.unwrap_or(self.dim);
@@ -204,9 +207,9 @@ impl ProblemBuilder {
 }
 
 fn fits_i32(name: &str, value: usize) -> Result<()> {
-    i32::try_from(value)
-        .map(|_| ())
-        .map_err(|_| Error::invalid(format!("{name} is {value}, more than the kernels can count ({})", i32::MAX)))
+    i32::try_from(value).map(|_| ()).map_err(|_| {
+        Error::invalid(format!("{name} is {value}, more than the kernels can count ({})", i32::MAX))
+    })
 }
 
 fn per_axis<T: Copy + std::fmt::Debug>(
@@ -269,16 +272,21 @@ impl Problem {
 
     fn check_counts(&self) -> Result<()> {
         let product = |name: &str, factors: &[usize], limit: usize| {
-            factors.iter().try_fold(1_usize, |all, next| all.checked_mul(*next)).filter(|n| *n <= limit).ok_or_else(
-                || Error::invalid(format!("{name} ({factors:?}) is more than the kernels can count ({limit})")),
-            )
+            factors
+                .iter()
+                .try_fold(1_usize, |all, next| all.checked_mul(*next))
+                .filter(|n| *n <= limit)
+                .ok_or_else(|| {
+                    Error::invalid(format!(
+                        "{name} ({factors:?}) is more than the kernels can count ({limit})"
+                    ))
+                })
         };
         let i32_max = i32::MAX as usize;
         let tokens = product("the number of tokens", &self.extents()[..], i32_max)?;
-        let tokens_kv = tokens
-            .checked_add(self.extra_kv)
-            .filter(|n| *n <= i32_max)
-            .ok_or_else(|| Error::invalid(format!("extra_kv ({}) is more than the kernels can count", self.extra_kv)))?;
+        let tokens_kv = tokens.checked_add(self.extra_kv).filter(|n| *n <= i32_max).ok_or_else(|| {
+            Error::invalid(format!("extra_kv ({}) is more than the kernels can count", self.extra_kv))
+        })?;
         // Bytes of the largest tensor fit a signed 64-bit offset, with room for float64.
         let limit = (i64::MAX / 8) as usize;
         let dim = self.dim.max(self.dim_value);
@@ -467,8 +475,7 @@ mod tests {
 
     #[test]
     fn lengths_are_those_of_the_documented_shapes() {
-        let problem =
-            base(&[4, 6], &[3, 3]).batch(2).heads_kv(2).dim_value(5).extra_kv(7).build().unwrap();
+        let problem = base(&[4, 6], &[3, 3]).batch(2).heads_kv(2).dim_value(5).extra_kv(7).build().unwrap();
         assert_eq!(problem.query_len(), 2 * 24 * 4 * 16);
         assert_eq!(problem.key_len(), 2 * 31 * 2 * 16);
         assert_eq!(problem.value_len(), 2 * 31 * 2 * 5);

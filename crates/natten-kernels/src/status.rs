@@ -5,7 +5,12 @@ use crate::error::{Error, Result};
 use crate::sys;
 
 /// `code` of a call of `backend`, whose `message` the library left. `variant` is what is linked.
-pub(crate) fn check(code: i32, backend: Backend, variant: Option<&str>, message: impl Into<String>) -> Result<()> {
+pub(crate) fn check(
+    code: i32,
+    backend: Backend,
+    variant: Option<&str>,
+    message: impl Into<String>,
+) -> Result<()> {
     let message = || {
         let message: String = message.into();
         if message.is_empty() { format!("{backend}: status {code} without a message") } else { message }
@@ -38,7 +43,11 @@ mod tests {
         assert_eq!(found(2), Error::Unsupported("why".into()));
         assert_eq!(
             found(3),
-            Error::BackendNotBuilt { backend: Backend::Fna, variant: Some("cu130".into()), reason: "why".into() }
+            Error::BackendNotBuilt {
+                backend: Backend::Fna,
+                variant: Some("cu130".into()),
+                reason: "why".into()
+            }
         );
         assert_eq!(found(4), Error::Device("why".into()));
         assert_eq!(found(5), Error::OutOfMemory("why".into()));

@@ -1,5 +1,6 @@
 //! Forward and backward over a [`Grid`].
 
+use super::check_len;
 use super::grid::{Grid, Side};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -145,18 +146,11 @@ pub fn backward<T: Element>(
     Ok(gradients)
 }
 
-pub(super) fn check_type<T: Element>(problem: &Problem) -> Result<()> {
+fn check_type<T: Element>(problem: &Problem) -> Result<()> {
     if problem.dtype() == T::DTYPE {
         return Ok(());
     }
     Err(Error::invalid(format!("the problem is of {}, the slices of {}", problem.dtype(), T::DTYPE)))
-}
-
-pub(super) fn check_len<T>(name: &str, slice: &[T], expected: usize) -> Result<()> {
-    if slice.len() == expected {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("{name} must have {expected} elements, got {}", slice.len())))
 }
 
 /// The numbers that the loops need.
@@ -236,13 +230,15 @@ fn gather<T: Element>(source: &[T], grid: &Grid, rows: &Rows) -> Vec<f64> {
 fn scatter<T: Element>(source: &[f64], target: &mut [T], grid: &Grid, rows: &Rows) {
     let entry = rows.tokens * rows.heads * rows.width;
     let target = &mut target[rows.batch * entry..][..entry];
-    target.par_chunks_mut(rows.heads * rows.width).with_min_len(BLOCK).enumerate().for_each(|(token, row)| {
-        let position = if token < grid.tokens() { grid.position(token) } else { token };
-        let row = &mut row[rows.head * rows.width..][..rows.width];
-        for (to, from) in row.iter_mut().zip(&source[position * rows.width..]) {
-            *to = T::from_f64(*from);
-        }
-    });
+    target.par_chunks_mut(rows.heads * rows.width).with_min_len(BLOCK).enumerate().for_each(
+        |(token, row)| {
+            let position = if token < grid.tokens() { grid.position(token) } else { token };
+            let row = &mut row[rows.head * rows.width..][..rows.width];
+            for (to, from) in row.iter_mut().zip(&source[position * rows.width..]) {
+                *to = T::from_f64(*from);
+            }
+        },
+    );
 }
 
 struct HeadForward {
@@ -324,7 +320,13 @@ fn backward_queries(grid: &Grid, sizes: &Sizes, saved: &Saved<'_>) -> Vec<f64> {
 
 /// Adds one query head's share to the gradients of its key head. Each key gathers from the queries
 /// that see it, so no two tasks write the same row and the order of additions is fixed.
-fn backward_keys(grid: &Grid, sizes: &Sizes, saved: &Saved<'_>, grad_keys: &mut [f64], grad_values: &mut [f64]) {
+fn backward_keys(
+    grid: &Grid,
+    sizes: &Sizes,
+    saved: &Saved<'_>,
+    grad_keys: &mut [f64],
+    grad_values: &mut [f64],
+) {
     let (dim, dim_value) = (sizes.dim, sizes.dim_value);
     let (grid_keys, extra_keys) = grad_keys.split_at_mut(sizes.tokens * dim);
     let (grid_values, extra_values) = grad_values.split_at_mut(sizes.tokens * dim_value);
@@ -333,8 +335,11 @@ fn backward_keys(grid: &Grid, sizes: &Sizes, saved: &Saved<'_>, grad_keys: &mut 
         add_scaled(grad_key, grad_score * sizes.scale, row(saved.queries, query, dim));
         add_scaled(grad_value, weight, row(saved.grad_outs, query, dim_value));
     };
-    grid_keys.par_chunks_mut(BLOCK * dim).zip(grid_values.par_chunks_mut(BLOCK * dim_value)).enumerate().for_each(
-        |(block, (grad_keys, grad_values))| {
+    grid_keys
+        .par_chunks_mut(BLOCK * dim)
+        .zip(grid_values.par_chunks_mut(BLOCK * dim_value))
+        .enumerate()
+        .for_each(|(block, (grad_keys, grad_values))| {
             let first = block * BLOCK;
             let mut runs = Vec::new();
             grid.visit(first..first + grad_keys.len() / dim, Side::QueriesOfKey, &mut runs, |at, runs| {
@@ -344,8 +349,7 @@ fn backward_keys(grid: &Grid, sizes: &Sizes, saved: &Saved<'_>, grad_keys: &mut 
                     add(at, query, grad_key, grad_value);
                 }
             });
-        },
-    );
+        });
     extra_keys.par_chunks_mut(dim).zip(extra_values.par_chunks_mut(dim_value)).enumerate().for_each(
         |(extra, (grad_key, grad_value))| {
             for query in 0..sizes.tokens {

@@ -9,8 +9,18 @@
 //! a neighborhood is a few contiguous runs.
 
 mod attention;
+mod delta;
 mod grid;
-mod tokens;
 
 pub use attention::{Forward, Gradients, backward, forward};
-pub use tokens::{TokenPermutation, compute_delta};
+pub use delta::compute_delta;
+
+use crate::error::{Error, Result};
+
+/// Refuses a slice of another length, by name.
+pub(crate) fn check_len<T>(name: &str, slice: &[T], expected: usize) -> Result<()> {
+    if slice.len() == expected {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{name} must have {expected} elements, got {}", slice.len())))
+}

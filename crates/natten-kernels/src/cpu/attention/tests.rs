@@ -52,7 +52,8 @@ fn masked(problem: &Problem, inputs: &Inputs, sees: impl Fn(usize, usize) -> boo
             for query in 0..tokens {
                 let q_row = (batch * tokens + query) * heads + head;
                 let k_row = |key: usize| (batch * tokens_kv + key) * heads_kv + head * heads_kv / heads;
-                let keys: Vec<usize> = (0..tokens_kv).filter(|key| *key >= tokens || sees(query, *key)).collect();
+                let keys: Vec<usize> =
+                    (0..tokens_kv).filter(|key| *key >= tokens || sees(query, *key)).collect();
                 let weights: Vec<f64> = keys
                     .iter()
                     .map(|key| {
@@ -251,9 +252,8 @@ fn two_axes_attend_like_their_product() {
     let pairs = |x: &[f64], y: &[f64]| -> Vec<f64> {
         x.iter().flat_map(|x| y.iter().flat_map(move |y| [*x, *y])).collect()
     };
-    let products = |x: &[f64], y: &[f64]| -> Vec<f64> {
-        x.iter().flat_map(|x| y.iter().map(move |y| x * y)).collect()
-    };
+    let products =
+        |x: &[f64], y: &[f64]| -> Vec<f64> { x.iter().flat_map(|x| y.iter().map(move |y| x * y)).collect() };
     let joined = Inputs {
         query: pairs(&a.query, &b.query),
         key: pairs(&a.key, &b.key),
@@ -289,8 +289,11 @@ fn extra_tokens_merge_by_logsumexp() {
     let (alone, joined) = (base().build().unwrap(), base().extra_kv(4).build().unwrap());
     let all = inputs(&joined, &mut random);
     let head_row = 2 * 3;
-    let own =
-        Inputs { query: all.query.clone(), key: all.key[..7 * head_row].to_vec(), value: all.value[..7 * head_row].to_vec() };
+    let own = Inputs {
+        query: all.query.clone(),
+        key: all.key[..7 * head_row].to_vec(),
+        value: all.value[..7 * head_row].to_vec(),
+    };
     let near = run(&alone, &own);
     // The extra tokens alone: dense attention over them.
     let far = masked(&joined, &all, |_, _| false);
@@ -309,7 +312,8 @@ fn extra_tokens_merge_by_logsumexp() {
 #[test]
 fn large_scores_do_not_overflow() {
     let problem = Problem::builder(Dtype::Float64, &[4]).dim(1).window(&[2]).scale(1.0).build().unwrap();
-    let result = forward(&problem, &[1.0; 4], &[2000.0, 1000.0, 0.0, -3000.0], &[1.0, 2.0, 3.0, 4.0]).unwrap();
+    let result =
+        forward(&problem, &[1.0; 4], &[2000.0, 1000.0, 0.0, -3000.0], &[1.0, 2.0, 3.0, 4.0]).unwrap();
     assert_close(&result.out, &[1.0, 1.0, 2.0, 3.0], 1e-12);
     assert_close(&widen(&result.logsumexp), &[2000.0, 2000.0, 1000.0, 0.0], 1e-6);
 }
@@ -345,7 +349,11 @@ fn gradients_match_central_differences() {
                 let below = loss(&problem, &data, &weights);
                 part(&mut data)[at] = here;
                 let slope = (above - below) / (2.0 * step);
-                assert!((gradient[at] - slope).abs() < 1e-7, "{problem:?} {name} {at}: {} {slope}", gradient[at]);
+                assert!(
+                    (gradient[at] - slope).abs() < 1e-7,
+                    "{problem:?} {name} {at}: {} {slope}",
+                    gradient[at]
+                );
             }
         }
     }
@@ -409,7 +417,10 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let compute = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
-            (run(&problem, &data), backward(&problem, &data.query, &data.key, &data.value, &grad_out).unwrap())
+            (
+                run(&problem, &data),
+                backward(&problem, &data.query, &data.key, &data.value, &grad_out).unwrap(),
+            )
         })
     };
     assert_eq!(compute(1), compute(5));
@@ -424,5 +435,7 @@ fn wrong_lengths_and_types_are_refused_by_name() {
     assert!(message(forward(&problem, &good, &short, &good)).contains("key must have"));
     assert!(message(forward(&problem, &good, &good, &short)).contains("value must have"));
     assert!(backward(&problem, &good, &good, &good, &short).unwrap_err().to_string().contains("grad_out"));
-    assert!(forward(&problem, &[0.0_f64; 8], &[0.0; 8], &[0.0; 8]).unwrap_err().to_string().contains("float64"));
+    assert!(
+        forward(&problem, &[0.0_f64; 8], &[0.0; 8], &[0.0; 8]).unwrap_err().to_string().contains("float64")
+    );
 }

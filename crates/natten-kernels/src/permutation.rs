@@ -1,7 +1,6 @@
-//! Token permutation and row sums, as the device operations compute them.
+//! The token order of the tiled backends, and the CPU's way to apply it.
 
-use super::attention::check_len;
-use crate::dtype::Element;
+use crate::cpu::check_len;
 use crate::error::{Error, Result};
 
 /// How tokens are laid out for the tiled backends: each dilation group together, in it each tile
@@ -12,7 +11,7 @@ use crate::error::{Error, Result};
 /// first, or innermost first if `flipped` (upstream's default, the order that its kernels index by).
 ///
 /// ```
-/// use natten_kernels::cpu::TokenPermutation;
+/// use natten_kernels::TokenPermutation;
 ///
 /// // Five tokens in tiles of 2: one padding token.
 /// let permutation = TokenPermutation::new(&[5], &[2], &[1], true)?;
@@ -36,7 +35,12 @@ impl TokenPermutation {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for another number of axes, a zero, or counts beyond 32 bits.
-    pub fn new(layout: &[usize], tile: &[usize], dilation: &[usize], flipped: bool) -> Result<TokenPermutation> {
+    pub fn new(
+        layout: &[usize],
+        tile: &[usize],
+        dilation: &[usize],
+        flipped: bool,
+    ) -> Result<TokenPermutation> {
         let rank = layout.len();
         if !(1..=3).contains(&rank) || tile.len() != rank || dilation.len() != rank {
             return Err(Error::invalid(format!(
@@ -51,7 +55,11 @@ impl TokenPermutation {
         let rest: Vec<usize> =
             (0..rank).map(|axis| layout[axis].div_ceil(tile[axis]).div_ceil(dilation[axis])).collect();
         let all = rest.iter().chain(tile).chain(dilation);
-        if all.clone().try_fold(1_usize, |n, next| n.checked_mul(*next)).is_none_or(|n| i32::try_from(n).is_err()) {
+        if all
+            .clone()
+            .try_fold(1_usize, |n, next| n.checked_mul(*next))
+            .is_none_or(|n| i32::try_from(n).is_err())
+        {
             return Err(Error::invalid(format!(
                 "the padded tokens of {layout:?} in tiles of {tile:?}, dilation {dilation:?}, are more than the kernels can count"
             )));
@@ -123,7 +131,13 @@ impl TokenPermutation {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `input` has another length.
-    pub fn permute<T: Copy + Default>(&self, input: &[T], batch: usize, heads: usize, dim: usize) -> Result<Vec<T>> {
+    pub fn permute<T: Copy + Default>(
+        &self,
+        input: &[T],
+        batch: usize,
+        heads: usize,
+        dim: usize,
+    ) -> Result<Vec<T>> {
         let width = heads * dim;
         check_len("input", input, batch * self.tokens() * width)?;
         let sources = self.sources();
@@ -143,7 +157,13 @@ impl TokenPermutation {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `input` has another length.
-    pub fn unpermute<T: Copy + Default>(&self, input: &[T], batch: usize, heads: usize, dim: usize) -> Result<Vec<T>> {
+    pub fn unpermute<T: Copy + Default>(
+        &self,
+        input: &[T],
+        batch: usize,
+        heads: usize,
+        dim: usize,
+    ) -> Result<Vec<T>> {
         let width = heads * dim;
         let sources = self.sources();
         check_len("input", input, batch * sources.len() * width)?;
@@ -158,22 +178,6 @@ impl TokenPermutation {
         }
         Ok(output)
     }
-}
-
-/// `delta[i] = sum over dim of out[i, :] * grad_out[i, :]`, for tensors `[.., dim]`.
-///
-/// # Errors
-/// [`Error::InvalidArgument`] if the lengths differ or are no multiple of `dim`.
-pub fn compute_delta<T: Element>(out: &[T], grad_out: &[T], dim: usize) -> Result<Vec<f32>> {
-    if dim == 0 || !out.len().is_multiple_of(dim) {
-        return Err(Error::invalid(format!("out has {} elements, no multiple of dim {dim}", out.len())));
-    }
-    check_len("grad_out", grad_out, out.len())?;
-    Ok(out
-        .chunks_exact(dim)
-        .zip(grad_out.chunks_exact(dim))
-        .map(|(a, b)| a.iter().zip(b).map(|(x, y)| x.to_f64() * y.to_f64()).sum::<f64>() as f32)
-        .collect())
 }
 
 #[cfg(test)]
@@ -231,12 +235,5 @@ mod tests {
         ] {
             assert!(TokenPermutation::new(&layout, &tile, &dilation, true).is_err(), "{layout:?}");
         }
-    }
-
-    #[test]
-    fn delta_is_the_row_sum_of_products() {
-        assert_eq!(compute_delta(&[1.0_f32, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0], 2).unwrap(), [17.0, 53.0]);
-        assert!(compute_delta(&[1.0_f32; 3], &[1.0; 3], 2).is_err());
-        assert!(compute_delta(&[1.0_f32; 4], &[1.0; 2], 2).is_err());
     }
 }
