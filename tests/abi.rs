@@ -2,6 +2,7 @@
 //! and functions. The header is read as text for its names and compiled as C for its numbers, so it
 //! needs a C compiler (`$CC`, else `cc`) and no artifact.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![expect(
     clippy::disallowed_methods,
     reason = "the project's doors to files and processes are in another crate"
@@ -522,16 +523,16 @@ fn fields_have_the_same_kind() {
 }
 
 /// The header's `void *(*alloc)(void *ctx, size_t bytes, int32_t zero, void *stream)`.
-const _: fn(sys::natten_alloc_fn) -> unsafe extern "C" fn(*mut c_void, usize, i32, *mut c_void) -> *mut c_void =
+const _: fn(sys::AllocFn) -> unsafe extern "C" fn(*mut c_void, usize, i32, *mut c_void) -> *mut c_void =
     |alloc| alloc;
 /// The header's `void (*free)(void *ctx, void *ptr, void *stream)`.
-const _: fn(sys::natten_free_fn) -> unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) = |free| free;
+const _: fn(sys::FreeFn) -> unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) = |free| free;
 
 /// The Rust type of `field` in a C declaration.
 fn expected_kind(declaration: &str, field: &str) -> String {
     match field {
-        "alloc" => return "Option<natten_alloc_fn>".to_owned(),
-        "free" => return "Option<natten_free_fn>".to_owned(),
+        "alloc" => return "Option<AllocFn>".to_owned(),
+        "free" => return "Option<FreeFn>".to_owned(),
         _ => {}
     }
     let constant = declaration.starts_with("const ");

@@ -1,22 +1,22 @@
 //! Which keys a query attends to: the rule that every backend implements, one axis at a time.
-//!
-//! An axis of `extent` tokens with dilation `d` splits into `d` groups: group `r` holds the tokens
-//! `r, r + d, r + 2d, ..`, and attention stays within a group. A group of `n` tokens is an axis
-//! without dilation:
-//!
-//! - A query `i` uses the window of its stride group's leader. Queries `0..stride` share the first,
-//!   `stride..2 stride` the next, and so on. The leader is the group's middle token
-//!   (`stride / 2`-th), on a causal axis its last one, and never lies beyond the axis.
-//! - The window holds `window / 2` keys before the leader, the leader and the rest after it, and is
-//!   shifted to lie within the axis, so that every query sees exactly `window` keys.
-//! - On a causal axis the window ends at the leader instead, is cut at 0, and a query sees no key
-//!   after itself.
-//!
-//! In 2-D and 3-D the neighborhood is the box of the axes' intervals. This module writes no memory.
 
 use std::ops::Range;
 
-/// One axis of a checked problem: `1 <= stride <= window`, `window * dilation <= extent`.
+/// One token axis of a checked problem: `1 <= stride <= window`, `window * dilation <= extent`.
+///
+/// An axis of `extent` tokens with dilation `d` splits into `d` groups: group `r` holds the tokens
+/// `r, r + d, r + 2d, ..`, and attention stays within a group. A group of `n` tokens is an axis
+/// without dilation:
+///
+/// - A query `i` uses the window of its stride group's leader. Queries `0..stride` share the first,
+///   `stride..2 stride` the next, and so on. The leader is the group's middle token
+///   (`stride / 2`-th), on a causal axis its last one, and never lies beyond the axis.
+/// - The window holds `window / 2` keys before the leader, the leader and the rest after it, and is
+///   shifted to lie within the axis, so that every query sees exactly `window` keys.
+/// - On a causal axis the window ends at the leader instead, is cut at 0, and a query sees no key
+///   after itself.
+///
+/// In 2-D and 3-D a query sees the box of its axes' intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Axis {
     /// Tokens along the axis.

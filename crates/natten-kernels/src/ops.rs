@@ -420,7 +420,7 @@ pub unsafe fn token_unpermute(
 /// Row sums (`natten_compute_delta`): `delta = sum over dim of out * grad_out`, for `out` and `grad_out`
 /// `[batch, tokens, heads, dim]` and `delta` `[batch, tokens, heads]`, float32.
 ///
-/// float32, float16 or bfloat16.
+/// float32, float16 or bfloat16; an even `dim`.
 ///
 /// # Errors
 /// As [`na_forward`].
@@ -438,7 +438,12 @@ pub unsafe fn compute_delta(
 ) -> Result<()> {
     let dtype = device_dtype(tensor.dtype, &FLOATS, "compute_delta")?;
     check_token_tensor(&tensor, tokens)?;
-    let alignment = tensor.dtype.size();
+    if !tensor.dim.is_multiple_of(2) {
+        return Err(Error::unsupported(format!("compute_delta needs an even dim, got {}", tensor.dim)));
+    }
+    check_grid("compute_delta", &[("batch", tensor.batch), ("heads", tensor.heads)])?;
+    // Two elements are read at once.
+    let alignment = 2 * tensor.dtype.size();
     check_pointers(&[
         ("out", out, alignment),
         ("grad_out", grad_out, alignment),
@@ -750,7 +755,7 @@ mod tests {
         for (problem, expected) in cases {
             match forward_error(&problem, square, &tensors()) {
                 Error::Unsupported(message) => {
-                    assert!(message.contains(expected), "`{message}` lacks `{expected}`")
+                    assert!(message.contains(expected), "`{message}` lacks `{expected}`");
                 }
                 other => panic!("{expected}: {other:?}"),
             }

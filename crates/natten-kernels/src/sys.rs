@@ -47,16 +47,18 @@ pub struct natten_kernel_info {
     pub schedule: i32,
 }
 
-pub type natten_alloc_fn =
+/// `natten_allocator.alloc`.
+pub type AllocFn =
     unsafe extern "C" fn(ctx: *mut c_void, bytes: usize, zero: i32, stream: *mut c_void) -> *mut c_void;
-pub type natten_free_fn = unsafe extern "C" fn(ctx: *mut c_void, ptr: *mut c_void, stream: *mut c_void);
+/// `natten_allocator.free`.
+pub type FreeFn = unsafe extern "C" fn(ctx: *mut c_void, ptr: *mut c_void, stream: *mut c_void);
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct natten_allocator {
     pub ctx: *mut c_void,
-    pub alloc: Option<natten_alloc_fn>,
-    pub free: Option<natten_free_fn>,
+    pub alloc: Option<AllocFn>,
+    pub free: Option<FreeFn>,
 }
 
 #[derive(Debug, Clone, Copy)]

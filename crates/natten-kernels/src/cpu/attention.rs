@@ -85,8 +85,8 @@ pub fn forward<T: Element>(problem: &Problem, query: &[T], key: &[T], value: &[T
 /// ```
 /// use natten_kernels::{Dtype, Problem, cpu};
 ///
-/// let problem = Problem::builder(Dtype::Float64, &[4]).dim(1).window(&[2]).build()?;
-/// let ones = [1.0; 4];
+/// let problem = Problem::builder(Dtype::Float32, &[4]).dim(1).window(&[2]).build()?;
+/// let ones = [1.0_f32; 4];
 /// let gradients = cpu::backward(&problem, &ones, &ones, &ones, &ones)?;
 /// // Each value's gradient is the attention it gets: key 0 half of queries 0 and 1, and so on.
 /// assert_eq!(gradients.value, [1.0, 1.5, 1.0, 0.5]);

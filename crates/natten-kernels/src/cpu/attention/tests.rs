@@ -323,6 +323,8 @@ fn loss(problem: &Problem, inputs: &Inputs, weights: &[f64]) -> f64 {
     run(problem, inputs).out.iter().zip(weights).map(|(out, weight)| out * weight).sum()
 }
 
+type Part = fn(&mut Inputs) -> &mut Vec<f64>;
+
 #[test]
 fn gradients_match_central_differences() {
     let mut random = Random::new(10);
@@ -333,7 +335,7 @@ fn gradients_match_central_differences() {
         let mut data = inputs(&problem, &mut random);
         let weights = random.vec(problem.out_len());
         let gradients = backward(&problem, &data.query, &data.key, &data.value, &weights).unwrap();
-        let parts: [(&str, &[f64], fn(&mut Inputs) -> &mut Vec<f64>); 3] = [
+        let parts: [(&str, &[f64], Part); 3] = [
             ("query", &gradients.query, |data| &mut data.query),
             ("key", &gradients.key, |data| &mut data.key),
             ("value", &gradients.value, |data| &mut data.value),
