@@ -16,6 +16,11 @@ impl ComputeCapability {
     pub fn number(self) -> u32 {
         self.major * 10 + self.minor
     }
+
+    /// The embedded parts, whose machine code other devices do not share.
+    fn is_embedded(self) -> bool {
+        matches!(self.number(), 53 | 62 | 72 | 87 | 88 | 101 | 110)
+    }
 }
 
 impl fmt::Display for ComputeCapability {
@@ -35,7 +40,7 @@ pub struct Target {
 /// Which devices the machine code of a target runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// Same major, same or higher minor.
+    /// Same major, same or higher minor; an embedded part only its own.
     Plain,
     /// `a`: exactly that capability.
     Exact,
@@ -67,6 +72,7 @@ impl Target {
     pub fn runs_on(self, device: ComputeCapability) -> bool {
         let machine_code = match self.reach {
             Reach::Exact => device == self.base,
+            Reach::Plain if device.is_embedded() || self.base.is_embedded() => device == self.base,
             Reach::Plain | Reach::Family => {
                 device.major == self.base.major && device.minor >= self.base.minor
             }
@@ -110,6 +116,10 @@ mod tests {
             ("9.0+PTX", (8, 9), false),
             ("9.0a+PTX", (10, 0), false),
             ("12.0", (12, 1), true),
+            ("8.6", (8, 7), false),
+            ("8.7", (8, 7), true),
+            ("8.7", (8, 9), false),
+            ("8.0+PTX", (8, 7), true),
         ];
         for (target, (major, minor), expected) in cases {
             let device = ComputeCapability { major, minor };

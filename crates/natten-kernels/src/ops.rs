@@ -243,7 +243,8 @@ pub unsafe fn na_backward(
 /// Neighborhood attention by the reference backend (`natten_reference_na{1,2,3}d_forward`).
 ///
 /// Every option of [`Problem`], extra tokens and grouped heads included; float32, float16 or bfloat16;
-/// `dim_value` at most 1024. `logsumexp` is required. Slow: each query computes every score.
+/// `dim_value` at most 1024; tensors of fewer than 2^31 elements. `logsumexp` is required. Slow: each
+/// query computes every score.
 ///
 /// # Errors
 /// As [`na_forward`].
@@ -511,14 +512,19 @@ pub(crate) fn check_reference(problem: &Problem, direction: Direction) -> Result
             return Err(Error::unsupported(format!("reference takes {name} up to 1024, got {dim}")));
         }
     }
-    match direction {
-        Direction::Forward => {
-            check_grid("reference", &[("batch * heads", problem.batch().saturating_mul(problem.heads()))])
-        }
-        Direction::Backward => {
-            check_grid("reference", &[("batch", problem.batch()), ("heads", problem.heads())])
-        }
+    // The kernels count elements with 32 bits: of a whole tensor, or of one batch entry backward.
+    let entries = match direction {
+        Direction::Forward => 1,
+        Direction::Backward => problem.batch(),
+    };
+    let largest = problem.query_len().max(problem.out_len()).max(problem.key_len()).max(problem.value_len());
+    if largest / entries > i32::MAX as usize {
+        return Err(Error::unsupported(format!(
+            "reference takes tensors of fewer than 2^31 elements, got {}",
+            largest / entries
+        )));
     }
+    check_grid("reference", &[("batch * heads", problem.batch().saturating_mul(problem.heads()))])
 }
 
 /// CUDA's limit on the second and third dimension of a grid.
