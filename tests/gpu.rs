@@ -29,8 +29,9 @@ fn roundoff(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::Float16 => 2_f64.powi(-11),
         Dtype::Bfloat16 => 2_f64.powi(-8),
-        // Products are sums of three tf32 ones, exponentials the fast ones: a few float32 units.
-        _ => 2_f64.powi(-21),
+        // Nothing is rounded to less than float32, but hundreds of terms are summed in it, products are
+        // sums of three tf32 ones and exponentials the fast ones: some float32 units together.
+        _ => 2_f64.powi(-19),
     }
 }
 
@@ -351,7 +352,7 @@ struct Dims {
 
 /// A random problem that a tile of 32 to 128 tokens does not swallow whole.
 fn random_problem(random: &mut Random, dtype: Dtype, causal: &[bool], dims: Dims) -> Problem {
-    let largest = [300, 26, 11][causal.len() - 1];
+    let largest = [300, 22, 9][causal.len() - 1];
     let smallest = [40, 9, 5][causal.len() - 1];
     let (mut extents, mut window, mut stride, mut dilation) = (vec![], vec![], vec![], vec![]);
     for _ in causal {
@@ -442,10 +443,11 @@ fn rows<'a>(
         .collect()
 }
 
-/// Two pairs of head dims that a row takes and no earlier one: the largest (within reason) and a mixed one.
+/// Two pairs of head dims that a row takes and no earlier one: the largest (256 where any will do) and a
+/// mixed one.
 fn head_dims(kernel: &Kernel, above: usize) -> Vec<(usize, usize)> {
     let step = kernel.alignment.max(1);
-    let most = kernel.max_head_dim.min(above + 128) / step * step;
+    let most = if kernel.max_head_dim > 1024 { 256 } else { kernel.max_head_dim / step * step };
     let least = above / step * step + step;
     if least > most {
         return Vec::new();
@@ -566,7 +568,7 @@ fn every_fna_row(direction: Direction) {
         }
         let dtype = kernel.dtype.expect("a type that this crate knows");
         for (dim, dim_value) in dims {
-            let dims = Dims { batch: random.range(1, 2), heads: random.range(1, 3), dim, dim_value };
+            let dims = Dims { batch: random.range(1, 2), heads: random.range(1, 2), dim, dim_value };
             let problem = random_problem(&mut random, dtype, &kernel.causal[..kernel.rank], dims);
             let tiles = random.pick(&legal);
             let via = Via::Fna(tiles);

@@ -156,7 +156,7 @@ impl<T: Element> DeviceBuffer<T> {
         driver.check(&format!("cuMemAlloc of {bytes} bytes"), code)?;
         let buffer = DeviceBuffer { device: device.clone(), address, len, elements: PhantomData };
         // SAFETY: the memory is ours and that long.
-        let code = unsafe { (driver.cuMemsetD8_v2)(address, byte, bytes) };
+        let code = unsafe { (driver.cuMemsetD8_v2)(address, byte, bytes.max(1)) };
         driver.check("cuMemsetD8", code)?;
         Ok(buffer)
     }
