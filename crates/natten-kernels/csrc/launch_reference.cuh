@@ -2,6 +2,10 @@
 // tensors that the kernels are instantiated over, so the device code is upstream's by construction.
 #pragma once
 
+// Upstream's headers use these two without including them.
+#include <cstdint>
+#include <tuple>
+
 #include <cute/tensor.hpp>
 #include <natten/cuda/reference/fna_reference_backward.hpp>
 #include <natten/cuda/reference/fna_reference_forward.hpp>

@@ -3,6 +3,10 @@
 #pragma once
 
 #include <cutlass/device_kernel.h>
+
+#include <iostream>  // upstream's kernel header prints from a function that we never call
+#include <type_traits>
+
 #include <natten/cuda/tokperm/layouts.hpp>
 #include <natten/cuda/tokperm/token_permute_kernel.cuh>
 
