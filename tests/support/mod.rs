@@ -1,27 +1,28 @@
 //! A project in a temporary folder, and runs of the real `nattenc` binary in it.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The root of the checkout.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// A copy of this project's build.toml and variants, with a store of its own.
-pub struct Project {
+pub(crate) struct Project {
     dir: tempfile::TempDir,
 }
 
 /// What a run printed and how it ended.
-pub struct Run {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Project {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let project = Project { dir: tempfile::tempdir().unwrap() };
         project.write("build.toml", &std::fs::read_to_string(root().join("build.toml")).unwrap());
         std::fs::create_dir(project.path("variants")).unwrap();
@@ -32,29 +33,29 @@ impl Project {
         project
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    pub fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
 
     /// Replaces `from`, which must be there, in a file.
-    pub fn edit(&self, name: &str, from: &str, to: &str) {
+    pub(crate) fn edit(&self, name: &str, from: &str, to: &str) {
         let text = self.read(name);
         assert!(text.contains(from), "{name} does not contain {from:?}");
         self.write(name, &text.replacen(from, to, 1));
     }
 
     /// Runs nattenc with a bare environment, plus `env`.
-    pub fn run_with(&self, args: &[&str], env: &[(&str, &str)]) -> Run {
+    pub(crate) fn run_with(&self, args: &[&str], env: &[(&str, &str)]) -> Run {
         let output = Command::new(env!("CARGO_BIN_EXE_nattenc"))
             .args(args)
             .current_dir(self.dir.path())
@@ -71,7 +72,7 @@ impl Project {
         }
     }
 
-    pub fn run(&self, args: &[&str]) -> Run {
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
         self.run_with(args, &[])
     }
 }
@@ -80,7 +81,7 @@ impl Run {
     /// Asserts the exit code and that stderr has all of `parts`, and ends on the block of five things
     /// where it failed.
     #[track_caller]
-    pub fn check(&self, code: i32, parts: &[&str]) {
+    pub(crate) fn check(&self, code: i32, parts: &[&str]) {
         let whole = format!("exit code {}\nstdout:\n{}\nstderr:\n{}", self.code, self.stdout, self.stderr);
         assert_eq!(self.code, code, "{whole}");
         for part in parts {
