@@ -163,7 +163,7 @@ pub fn build(
         reporter,
         signal: &signal,
     };
-    probe(toolkit, &setting, &surroundings)?;
+    probe(&plan, toolkit, &setting, &surroundings)?;
     let (graph, ends) = graph(&plan, toolkit, &texts, &setting)?;
     reporter.phase(&format!(
         "building {}: {} kernels in {} units, {} jobs, {} at once",
@@ -396,27 +396,63 @@ fn compression(toolkit: &Toolkit) -> Vec<&'static str> {
     }
 }
 
-/// One tiny compile before any unit, once per toolkit and host compiler.
-fn probe(toolkit: &Toolkit, setting: &Setting<'_>, surroundings: &Surroundings) -> anyhow::Result<()> {
-    let mut key = Key::new("probe");
+/// One tiny compile before any unit, and one per section with flags of its own; each once per toolkit and
+/// host compiler.
+fn probe(
+    plan: &Plan,
+    toolkit: &Toolkit,
+    setting: &Setting<'_>,
+    surroundings: &Surroundings,
+) -> anyhow::Result<()> {
+    let scratch = setting.scratch.join("probe");
+    once("probe", &[], setting, || {
+        fs::create_dir(&scratch)?;
+        toolkit::probe(toolkit, &scratch, surroundings)
+    })?;
+    let flags: BTreeMap<&str, &[String]> = plan
+        .units
+        .iter()
+        .map(|u| (u.section.as_str(), u.flags.as_slice()))
+        .filter(|(_, f)| !f.is_empty())
+        .collect();
+    for (section, flags) in flags {
+        once("probe of flags", flags, setting, || {
+            fs::create_dir(&scratch)?;
+            toolkit::probe_flags(toolkit, section, flags, &scratch, surroundings)
+        })?;
+    }
+    Ok(())
+}
+
+/// Does `check` unless the cache says that it passed with this toolkit, host compiler and `args`.
+fn once(
+    what: &str,
+    args: &[String],
+    setting: &Setting<'_>,
+    check: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut key = Key::new(what);
     for tool in ["nvcc", "cicc", "ptxas", "host"] {
         key.add(tool, setting.tools.get(tool).map_or("", String::as_str));
     }
     key.add("tk", &setting.trees[&Tree::Toolkit].1);
+    args.iter().for_each(|arg| key.add("arg", arg));
     let key = key.finish();
     if setting.cache.action(&key).is_some() {
         return Ok(());
     }
-    setting.reporter.phase("probing the toolkit with one small compile");
-    let scratch = setting.scratch.join("probe");
-    fs::create_dir(&scratch)?;
-    toolkit::probe(toolkit, &scratch, surroundings)?;
-    let action =
-        execute::cache::Action { outputs: vec![], headers: vec![], cpu: 0.0, wall: 0.0, peak_memory: 0 };
-    if let Err(error) = setting.cache.put_action(&key, &action) {
-        setting.reporter.warning(&format!("the probe is not recorded in the cache: {error}"));
-    }
+    setting.reporter.phase(&format!("{what}: one small compile"));
+    check()?;
+    record(&key, vec![], setting);
     Ok(())
+}
+
+/// Remembers that something outside the graph was done. A cache that cannot be written costs a warning.
+fn record(key: &str, outputs: Vec<execute::cache::Blob>, setting: &Setting<'_>) {
+    let action = execute::cache::Action { outputs, headers: vec![], cpu: 0.0, wall: 0.0, peak_memory: 0 };
+    if let Err(error) = setting.cache.put_action(key, &action) {
+        setting.reporter.warning(&format!("not recorded in the cache: {error}"));
+    }
 }
 
 /// Compile jobs of every unit, then the link jobs.
@@ -508,19 +544,9 @@ fn dry_run(toolkit: &Toolkit, args: &[String], setting: &Setting<'_>) -> anyhow:
                 .hint(format!("check cuda-flags in build.toml; the command was: {command}"))
                 .into());
         }
-        let blob = setting.cache.put(finished.output.as_bytes());
-        let recorded = blob.and_then(|blob| {
-            let action = execute::cache::Action {
-                outputs: vec![blob],
-                headers: vec![],
-                cpu: 0.0,
-                wall: 0.0,
-                peak_memory: 0,
-            };
-            setting.cache.put_action(&key, &action)
-        });
-        if let Err(error) = recorded {
-            setting.reporter.warning(&format!("a dry run is not recorded in the cache: {error}"));
+        match setting.cache.put(finished.output.as_bytes()) {
+            Ok(blob) => record(&key, vec![blob], setting),
+            Err(error) => setting.reporter.warning(&format!("not recorded in the cache: {error}")),
         }
         finished.output
     };

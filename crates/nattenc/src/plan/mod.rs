@@ -240,6 +240,7 @@ pub fn plan(
             .into());
     }
     collect_skips(&mut plan);
+    note_reach(&mut plan);
     if plan.units.is_empty() {
         let reasons: Vec<String> = plan.skips.iter().map(|s| format!("  {}: {}", s.what, s.reason)).collect();
         return Err(Failure::config(format!(
@@ -581,6 +582,24 @@ fn add_family(
             gencodes: alive,
             flags: section.flags.clone(),
         });
+    }
+}
+
+/// Warns where newer devices than those planned for will find no code: without plain PTX nothing runs on
+/// a capability of a later major.
+fn note_reach(plan: &mut Plan) {
+    let built: Vec<CapabilityRequest> = plan.sections.iter().flat_map(SectionPlan::built).collect();
+    plan.warnings.extend(built.iter().filter_map(CapabilityRequest::note));
+    let forward = built.iter().any(|r| r.ptx && r.capability.suffix == Suffix::None);
+    let newest = built.iter().map(|r| r.capability).max_by_key(|c| c.number());
+    let known = capability::KNOWN.iter().map(|k| k.capability).max_by_key(|c| c.number());
+    if let (Some(newest), Some(known), false) = (newest, known, forward)
+        && newest.major < known.major
+    {
+        plan.warnings.push(format!(
+            "no PTX is built and the newest capability is {newest}: devices of {}.0 and later cannot run this artifact; ask for {}.{}+PTX if they should",
+            newest.major + 1, newest.major, newest.minor
+        ));
     }
 }
 
