@@ -588,8 +588,9 @@ fn add_family(
 /// Warns where newer devices than those planned for will find no code: without plain PTX nothing runs on
 /// a capability of a later major.
 fn note_reach(plan: &mut Plan) {
-    let built: Vec<CapabilityRequest> = plan.sections.iter().flat_map(SectionPlan::built).collect();
-    plan.warnings.extend(built.iter().filter_map(CapabilityRequest::note));
+    let built: BTreeSet<CapabilityRequest> =
+        plan.units.iter().flat_map(|u| u.gencodes.iter().map(Gencode::request)).collect();
+    plan.warnings.extend(built.iter().filter_map(|request| request.note()));
     let forward = built.iter().any(|r| r.ptx && r.capability.suffix == Suffix::None);
     let newest = built.iter().map(|r| r.capability).max_by_key(|c| c.number());
     let known = capability::KNOWN.iter().map(|k| k.capability).max_by_key(|c| c.number());
