@@ -25,6 +25,9 @@ pub const FLAGS: &[&str] = &[
     "-fno-strict-aliasing,-fPIC,-fvisibility=hidden,-frandom-seed=nattenc",
 ];
 
+/// In the place of -O3 where only the host's part of a unit is compiled.
+const HOST_OPTIMISATION: &str = "-O1";
+
 /// Where the headers are, in order, relative to a scratch directory.
 pub const INCLUDES: &[&str] = &["inc", "inc/shim", "src/csrc/include", "src/third_party/cutlass/include"];
 
@@ -157,12 +160,18 @@ fn label(plan: &UnitPlan, phase: &Phase) -> String {
     }
 }
 
-/// The phase's arguments with the two changes that make them the same everywhere: the unit's full path,
-/// which nvcc resolved, becomes a name of ours that is unique per unit; headers read are listed.
+/// The phase's arguments with what makes them the same everywhere and cheap: the unit's full path, which
+/// nvcc resolved, becomes a name of ours that is unique per unit; headers read are listed; the host's
+/// launch code, which is not hot, is optimised little.
 fn arguments(phase: &Phase, plan: &UnitPlan, depfile: Option<&str>) -> Vec<String> {
     let mut args = phase.args.clone();
     if let Some(at) = args.iter().position(|a| a == "--orig_src_path_name") {
         args[at + 1] = format!("nattenc/{}/{}.cu", plan.family, plan.name);
+    }
+    if phase.tool == Tool::HostCompile {
+        for arg in args.iter_mut().filter(|a| *a == "-O3") {
+            HOST_OPTIMISATION.clone_into(arg);
+        }
     }
     if let Some(depfile) = depfile {
         args.extend(["-MD", "-MF", depfile].map(str::to_owned));
