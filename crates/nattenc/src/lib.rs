@@ -18,3 +18,4 @@ pub mod plan;
 pub mod report;
 pub mod supply;
 pub mod toolkit;
+pub mod verify;

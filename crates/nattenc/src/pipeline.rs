@@ -20,6 +20,7 @@ use crate::plan::{self, Plan, Request};
 use crate::report::{self, Reporter};
 use crate::supply::{self, Ready};
 use crate::toolkit::{self, Cudart, Surroundings, Toolkit};
+use crate::verify;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -197,6 +198,11 @@ pub fn build(
         &dist,
         &Inside { built: &built, ends: &ends, cache: &cache, toolkit, sources: &sources.root },
     )?;
+    let verdict = verify::verify(&dist)?;
+    if let Some(failure) = verdict.failure(&dist) {
+        reporter.result(&verdict.text());
+        return Err(failure.into());
+    }
     fs::remove_dir(&setting.scratch)?;
     Ok(summary(&plan, &built, dist, packaged, begun.elapsed()))
 }
@@ -584,8 +590,12 @@ fn pack(plan: &Plan, facts: &manifest::Facts, dist: &Path, from: &Inside<'_>) ->
     for (name, text) in generate::support_files().iter().filter(|(n, _)| *n == "natten_kernels.h") {
         contents.insert(format!("include/{name}"), text.as_bytes().to_vec());
     }
+    let needs = verify::needs(&contents[&format!("lib/{}", link::SHARED)]).map_err(|why| {
+        Failure::integrity(format!("{}: the linker's output cannot be read: {why}", link::SHARED))
+            .hint("run the same command again with an empty NATTENC_HOME")
+    })?;
     let files = package::files(&contents);
-    let manifest = package::manifest_text(plan, facts, &files)?;
+    let manifest = package::manifest_text(plan, facts, &needs, &files)?;
     if package::is_current(dist, &manifest, &files)? {
         return Ok(Packaged::Unchanged);
     }

@@ -6,6 +6,7 @@ mod doctor;
 mod fetch;
 mod plan;
 mod variants;
+mod verify;
 
 use crate::execute::OnFailure;
 use crate::failure::Failure;
@@ -55,6 +56,8 @@ pub enum Command {
     Variants(variants::VariantsArgs),
     /// Show which toolkits this machine has, and what a build would use
     Doctor(doctor::DoctorArgs),
+    /// Prove that an artifact is what its manifest says; needs no toolkit and no GPU
+    Verify(verify::VerifyArgs),
     /// Remove what builds left: build/<variant>/ and dist/<variant>/
     Clean(clean::CleanArgs),
 }
@@ -175,6 +178,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Fetch(args) => fetch::run(&open()?, args),
         Command::Variants(args) => variants::run(&open()?, args),
         Command::Doctor(args) => doctor::run(&open()?, args),
+        Command::Verify(args) => verify::run(args),
         Command::Clean(args) => clean::run(&open()?, args),
     }
 }

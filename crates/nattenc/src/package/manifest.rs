@@ -2,7 +2,8 @@
 //!
 //! Readers refuse a `format_version` above theirs. Fields may be added without raising it.
 
-use crate::plan::{BackendPlan, Decision, Plan};
+use crate::plan::capability::CapabilityRequest;
+use crate::plan::{BackendPlan, Decision, Plan, UnitPlan};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -19,6 +20,15 @@ pub struct File {
     pub sha256: String,
     /// Bytes.
     pub size: u64,
+}
+
+/// What the shared library needs of the machine that loads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Needs {
+    /// File names of libraries, sorted.
+    pub libraries: Vec<String>,
+    /// The oldest glibc that has every function it calls, `2.34`.
+    pub glibc: String,
 }
 
 /// Facts of a build that the plan does not know.
@@ -43,14 +53,79 @@ pub fn build_info(plan: &Plan, toolkit: &str) -> Value {
     json!({ "variant": plan.variant, "toolkit": toolkit, "natten": plan.natten, "backends": backends })
 }
 
-/// The whole manifest.
-pub fn manifest(plan: &Plan, facts: &Facts, files: &[File]) -> Value {
-    let decision = |d: &Decision| match d {
-        Decision::Build => json!({ "built": true }),
-        Decision::Skip(reason) => json!({ "built": false, "reason": reason }),
-    };
-    let named = |key: &str, name: String, d: &Decision| {
-        let mut value = decision(d);
+/// A manifest as it is read back: what can be checked against the files.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Recorded {
+    /// The variant.
+    pub variant: String,
+    /// What `natten_build_info()` answers.
+    pub build: Value,
+    /// Sections with what was decided about their capabilities.
+    pub sections: Vec<RecordedSection>,
+    /// Units.
+    pub units: Vec<RecordedUnit>,
+    /// What a program links.
+    pub link: RecordedLink,
+    /// What the shared library needs; not in the manifests of the first builds.
+    pub needs: Option<Needs>,
+    /// Every file but the manifest.
+    pub files: Vec<File>,
+}
+
+/// A section of a [`Recorded`] manifest.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RecordedSection {
+    /// Its name in build.toml.
+    pub name: String,
+    /// Every capability that was asked for.
+    pub capabilities: Vec<RecordedCapability>,
+}
+
+/// A capability of a [`RecordedSection`].
+#[derive(Debug, Clone, Deserialize)]
+pub struct RecordedCapability {
+    /// The capability, `9.0a` or `12.0+PTX`.
+    pub capability: CapabilityRequest,
+    /// Whether the libraries hold code for it.
+    pub built: bool,
+}
+
+/// A unit of a [`Recorded`] manifest.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RecordedUnit {
+    /// `fna_011`.
+    pub name: String,
+    /// Its section.
+    pub section: String,
+    /// Its family.
+    pub family: String,
+    /// What it is compiled for, as nvcc spells it.
+    pub gencodes: Vec<String>,
+    /// Its kernels, in the order of its table.
+    pub kernels: Vec<String>,
+}
+
+/// What a program that uses a [`Recorded`] artifact links.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RecordedLink {
+    /// Archives of the artifact.
+    #[serde(rename = "static")]
+    pub statics: Vec<String>,
+    /// Shared libraries of the artifact.
+    pub shared: Vec<String>,
+    /// Libraries of the system.
+    pub system: Vec<String>,
+}
+
+/// The whole manifest. A capability or family that was to be built and that no unit has is said to be
+/// left out, with the reason: the manifest tells what the libraries hold.
+pub fn manifest(plan: &Plan, facts: &Facts, needs: &Needs, files: &[File]) -> Value {
+    let named = |key: &str, name: String, decision: &Decision, held: bool, without: &str| {
+        let mut value = match decision {
+            Decision::Build if held => json!({ "built": true }),
+            Decision::Build => json!({ "built": false, "reason": without }),
+            Decision::Skip(reason) => json!({ "built": false, "reason": reason }),
+        };
         value[key] = Value::String(name);
         value
     };
@@ -58,10 +133,32 @@ pub fn manifest(plan: &Plan, facts: &Facts, files: &[File]) -> Value {
         .sections
         .iter()
         .map(|s| {
-            let capabilities: Vec<Value> =
-                s.capabilities.iter().map(|(c, d)| named("capability", c.to_string(), d)).collect();
-            let families: Vec<Value> =
-                s.families.iter().map(|(f, d)| named("family", f.clone(), d)).collect();
+            let units: Vec<&UnitPlan> = plan.units.iter().filter(|u| u.section == s.name).collect();
+            let holds = |request: &CapabilityRequest| {
+                units
+                    .iter()
+                    .flat_map(|u| &u.gencodes)
+                    .any(|g| g.real.contains(&request.capability) && (g.ptx || !request.ptx))
+            };
+            let capabilities: Vec<Value> = s
+                .capabilities
+                .iter()
+                .map(|(c, d)| named("capability", c.to_string(), d, holds(c), "no selected kernel is for it"))
+                .collect();
+            let families: Vec<Value> = s
+                .families
+                .iter()
+                .map(|(f, d)| {
+                    let held = units.iter().any(|u| u.family == *f);
+                    named(
+                        "family",
+                        f.clone(),
+                        d,
+                        held,
+                        "no selected kernel of it is for a capability of this build",
+                    )
+                })
+                .collect();
             json!({ "name": s.name, "capabilities": capabilities, "families": families })
         })
         .collect();
@@ -93,6 +190,7 @@ pub fn manifest(plan: &Plan, facts: &Facts, files: &[File]) -> Value {
         "skips": plan.skips.iter().map(|s| json!({ "what": s.what, "reason": s.reason })).collect::<Vec<_>>(),
         "units": units,
         "link": { "static": statics, "shared": ["natten_kernels"], "system": system },
+        "needs": needs,
         "files": files,
     })
 }

@@ -4,7 +4,7 @@ pub mod manifest;
 
 use crate::failure::Failure;
 use crate::fs;
-use manifest::{Facts, File};
+use manifest::{Facts, File, Needs};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -33,8 +33,13 @@ pub fn files(contents: &Contents) -> Vec<File> {
 }
 
 /// The text of `manifest.json`.
-pub fn manifest_text(plan: &crate::plan::Plan, facts: &Facts, files: &[File]) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(&manifest::manifest(plan, facts, files))? + "\n")
+pub fn manifest_text(
+    plan: &crate::plan::Plan,
+    facts: &Facts,
+    needs: &Needs,
+    files: &[File],
+) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(&manifest::manifest(plan, facts, needs, files))? + "\n")
 }
 
 /// Whether `dist` holds an artifact with this very manifest whose files all have the digests it states.
