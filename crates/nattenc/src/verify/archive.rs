@@ -168,6 +168,39 @@ fn add_fatbins(member: &mut Member, object: &HostObject<'_>) -> Result<(), Strin
 mod tests {
     use super::*;
 
+    /// An archive as ar writes it, without an index.
+    fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut bytes = b"!<arch>\n".to_vec();
+        for (name, data) in members {
+            bytes.extend(
+                format!("{:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n", format!("{name}/"), 0, 0, 0, 644, data.len())
+                    .bytes(),
+            );
+            bytes.extend(*data);
+            if data.len() % 2 == 1 {
+                bytes.push(b'\n');
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn archive_is_read_up_to_its_damage() {
+        let object = crate::verify::testing::write(&crate::verify::testing::OBJECT, &[], &[]);
+        let bytes = archive(&[("a.o", &object), ("b.o", b"no object"), ("c.o", &object)]);
+        let whole = read(&bytes, &BTreeSet::from(["c"]));
+        let names: Vec<_> = whole.members.iter().map(|m| (m.name.as_str(), m.damage.is_some())).collect();
+        assert_eq!(names, [("a", false), ("b", true), ("c", false)]);
+        assert!(whole.damage.is_none() && !whole.indexed);
+        assert!(whole.members[0].table.is_none());
+        assert!(matches!(&whole.members[2].table, Some(Err(why)) if why.contains("no table")));
+        let cut = read(&bytes[..bytes.len() - 1], &BTreeSet::new());
+        assert_eq!(cut.members.len(), 2);
+        assert!(cut.damage.unwrap().contains("after 2 members"));
+        assert!(read(b"!<arch", &BTreeSet::new()).damage.is_some());
+        crate::verify::testing::damage(&bytes, |damaged| drop(read(damaged, &BTreeSet::new())));
+    }
+
     #[test]
     fn names_of_pytorch_are_told_from_ours() {
         for (name, foreign) in [

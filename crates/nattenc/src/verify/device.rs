@@ -117,67 +117,36 @@ fn ptx(image: &[u8]) -> Result<Device, String> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
+    use crate::verify::testing::{self, Header, Section, Symbol};
 
-    /// A cubin of kernels with that many bytes of code, laid out as ptxas does: no program headers,
-    /// sections at the end.
-    pub(crate) fn write_cubin(os_abi: u8, flags: u32, note: &str, kernels: &[(&str, usize)]) -> Vec<u8> {
-        let mut names = vec![0u8];
-        let mut name = |text: &str| {
-            let at = u32::try_from(names.len()).unwrap();
-            names.extend(text.as_bytes());
-            names.push(0);
-            at
-        };
-        // name, type, flags, contents, link, entry size
-        let mut sections: Vec<(u32, u32, u64, Vec<u8>, u32, u64)> = vec![(0, 0, 0, vec![], 0, 0)];
-        let mut symbols = vec![0u8; 24];
-        for (kernel, size) in kernels {
-            sections.push((name(&format!(".text.{kernel}")), 1, 6, vec![0x90; *size], 0, 0));
-            symbols.extend(name(kernel).to_le_bytes());
-            symbols.extend([0x12, ENTRY_POINT]);
-            symbols.extend(u16::try_from(sections.len() - 1).unwrap().to_le_bytes());
-            symbols.extend(0u64.to_le_bytes());
-            symbols.extend((*size as u64).to_le_bytes());
+    /// A cubin of kernels with that many bytes of code.
+    fn write_cubin(os_abi: u8, flags: u32, note: &str, kernels: &[(&str, usize)]) -> Vec<u8> {
+        let names: Vec<String> = kernels.iter().map(|(name, _)| format!(".text.{name}")).collect();
+        let mut sections: Vec<Section<'_>> = Vec::new();
+        let mut symbols = Vec::new();
+        for ((kernel, size), section) in kernels.iter().zip(&names) {
+            sections.push(Section {
+                name: section,
+                kind: testing::PROGBITS,
+                flags: testing::ALLOC | testing::EXECUTE,
+                data: vec![0x90; *size],
+                ..Section::default()
+            });
+            symbols.push(Symbol {
+                name: kernel,
+                section: u16::try_from(sections.len()).unwrap(),
+                value: 0,
+                size: *size as u64,
+                info: testing::FUNCTION,
+                other: ENTRY_POINT,
+            });
         }
-        sections.push((name(".note.nv.tkinfo"), 7, 0, note.as_bytes().to_vec(), 0, 0));
-        let strings = u32::try_from(sections.len() + 1).unwrap();
-        sections.push((name(".symtab"), 2, 0, symbols, strings, 24));
-        let own = name(".strtab");
-        sections.push((own, 3, 0, names, 0, 0));
-
-        let mut body = vec![0u8; 64];
-        let mut table = Vec::new();
-        for (name, kind, flags, contents, link, entry) in &sections {
-            body.resize(body.len().next_multiple_of(8), 0);
-            table.extend(name.to_le_bytes());
-            table.extend(kind.to_le_bytes());
-            for value in [*flags, 0, body.len() as u64, contents.len() as u64] {
-                table.extend(value.to_le_bytes());
-            }
-            table.extend(link.to_le_bytes());
-            table.extend([0; 4]);
-            table.extend(8u64.to_le_bytes());
-            table.extend(entry.to_le_bytes());
-            body.extend(contents);
-        }
-        body.resize(body.len().next_multiple_of(8), 0);
-        let at = body.len() as u64;
-        body.extend(table);
-        let mut header = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, os_abi, 8];
-        header.resize(16, 0);
-        header.extend([2, 0]);
-        header.extend(MACHINE.to_le_bytes());
-        header.extend(1u32.to_le_bytes());
-        header.extend([0; 16]);
-        header.extend(at.to_le_bytes());
-        header.extend(flags.to_le_bytes());
-        for value in [64, 0, 0, 64, u16::try_from(sections.len()).unwrap(), u16::try_from(strings).unwrap()] {
-            header.extend(value.to_le_bytes());
-        }
-        body[..64].copy_from_slice(&header);
-        body
+        let note = note.as_bytes().to_vec();
+        let name = ".note.nv.tkinfo";
+        sections.push(Section { name, kind: testing::NOTE, data: note, ..Section::default() });
+        testing::write(&Header { os_abi, machine: MACHINE, flags }, &sections, &symbols)
     }
 
     #[test]
@@ -224,13 +193,7 @@ pub(super) mod tests {
         for end in 0..image.len() {
             assert!(read(Kind::Elf, &image[..end]).is_err(), "{end}");
         }
-        for at in 0..image.len() {
-            for bits in [0x01, 0x80, 0xff] {
-                let mut damaged = image.clone();
-                damaged[at] ^= bits;
-                let _ = read(Kind::Elf, &damaged);
-            }
-        }
+        testing::damage(&image, |damaged| drop(read(Kind::Elf, damaged)));
         for (at, value, part) in [(18, 62, "machine 62"), (7, 3, "OS ABI 0x3")] {
             let mut damaged = image.clone();
             damaged[at] = value;

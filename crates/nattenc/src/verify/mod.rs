@@ -10,6 +10,8 @@ mod device;
 mod fatbin;
 mod object;
 mod shared;
+#[cfg(test)]
+mod testing;
 mod unit;
 
 pub(crate) use shared::needs;

@@ -109,7 +109,8 @@ impl<'a> HostObject<'a> {
                 let bias = if relative && self.file.architecture() == Architecture::X86_64 { 4 } else { 0 };
                 let target = match symbol.section_index() {
                     Some(section) => {
-                        let address = symbol.address().wrapping_add_signed(relocation.addend() + bias);
+                        let address =
+                            symbol.address().wrapping_add_signed(relocation.addend().wrapping_add(bias));
                         Target::Inside((section.0, address))
                     }
                     None => Target::Outside(symbol.name().map_err(wrong)?),
@@ -207,21 +208,32 @@ impl<'a> HostObject<'a> {
         inside.then_some((*at, symbol))
     }
 
-    /// Assemblers resolve references between local functions of one section themselves. Any four bytes
-    /// that are the distance to the beginning of a function count as one: this may find too much, by a
-    /// chance of one in millions, and nothing less.
+    /// The beginnings of functions that a function refers to without a relocation: assemblers resolve
+    /// references between functions of one section themselves. This is no disassembler: the bytes of a
+    /// call, jump or lea to the beginning of a function count as one wherever they are.
     fn calls_without_relocation(&self, at: Place, size: u64) -> Vec<Place> {
         let Ok(rest) = self.rest(at) else { return Vec::new() };
         if self.file.architecture() != Architecture::X86_64 {
             return Vec::new();
         }
         let code = &rest[..rest.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
-        code.windows(4)
-            .zip(at.1 + 4..)
-            .filter_map(|(bytes, after)| {
-                let distance = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                let place = (at.0, after.checked_add_signed(distance.into())?);
-                (place != at && self.symbols.contains_key(&place)).then_some(place)
+        (1..code.len())
+            .filter_map(|begin| {
+                let distance = i32::from_le_bytes(*code.get(begin..)?.first_chunk::<4>()?);
+                let refers = match (begin.checked_sub(2).map(|i| code[i]), code[begin - 1]) {
+                    // call, jmp
+                    (_, 0xe8 | 0xe9) => true,
+                    // jump if
+                    (Some(0x0f), second) => second & 0xf0 == 0x80,
+                    // lea, relative to the instruction pointer
+                    (Some(0x8d), operands) => operands & 0xc7 == 0x05,
+                    _ => false,
+                };
+                let begin = at.1.checked_add(begin as u64)?;
+                let place = (at.0, begin.checked_add(4)?.checked_add_signed(distance.into())?);
+                // A relocation's own bytes are zeros: at the end of a function, the way to the next one.
+                let resolved = !self.relocations.contains_key(&(at.0, begin));
+                (refers && resolved && place != at && self.symbols.contains_key(&place)).then_some(place)
             })
             .collect()
     }

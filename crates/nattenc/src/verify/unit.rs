@@ -152,6 +152,185 @@ fn code(object: &HostObject<'_>, (section, offset): Place) -> Result<Code, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verify::testing::{
+        self, ALLOC, EXECUTE, FUNCTION, LOCAL_FUNCTION, OBJECT, PROGBITS, SECTION, Section, Symbol,
+        UNDEFINED, VARIABLE, WRITE,
+    };
+
+    const ABSOLUTE: u32 = 1;
+    const RELATIVE: u32 = 2;
+    const CALL: u32 = 4;
+
+    /// A unit `x_000` of two kernels: the launcher of `one` leads to its device function by relocations,
+    /// that of `two` by a call that the assembler resolved. After that function comes a third, which no
+    /// launcher leads to although the bytes of a relocation say so.
+    fn object() -> Vec<u8> {
+        let mut text = vec![0x90; 96];
+        // 32: call 16; 48: the second function's end, a call with a relocation.
+        text[32..37].copy_from_slice(&[0xe8, 0xeb, 0xff, 0xff, 0xff]);
+        text[27..32].copy_from_slice(&[0xe8, 0, 0, 0, 0]);
+        let mut table = vec![0u8; 32 + 2 * 96];
+        table[16] = 2;
+        for (entry, sm) in [(32, 80u32), (128, 90)] {
+            table[entry] = 88;
+            table[entry + 76..entry + 80].copy_from_slice(&sm.to_le_bytes());
+            table[entry + 80..entry + 84].copy_from_slice(&130u32.to_le_bytes());
+        }
+        let code = |name, data, relocations| Section {
+            name,
+            kind: PROGBITS,
+            flags: ALLOC | EXECUTE,
+            data,
+            relocations,
+        };
+        let sections = [
+            code(".text", text, vec![(28, CALL, 4, -4)]),
+            code(".text.one", vec![0x90; 16], vec![(3, RELATIVE, 1, -4)]),
+            code(".text.two", vec![0x90; 16], vec![(1, CALL, 7, -4)]),
+            Section {
+                name: ".data.rel.ro",
+                kind: PROGBITS,
+                flags: ALLOC | WRITE,
+                data: table,
+                relocations: vec![
+                    (0, ABSOLUTE, 2, 0),
+                    (8, ABSOLUTE, 3, 32),
+                    (32 + 16, ABSOLUTE, 2, 4),
+                    (32 + 88, ABSOLUTE, 9, 0),
+                    (128 + 16, ABSOLUTE, 2, 8),
+                    (128 + 88, ABSOLUTE, 10, 0),
+                ],
+            },
+            Section {
+                name: ".rodata",
+                kind: PROGBITS,
+                flags: ALLOC,
+                data: b"fna\0one\0two\0".to_vec(),
+                ..Section::default()
+            },
+        ];
+        let symbol = |name, section, value, size, info| Symbol { name, section, value, size, info, other: 0 };
+        let symbols = [
+            symbol("", 1, 0, 0, SECTION),
+            symbol("", 5, 0, 0, SECTION),
+            symbol("", 4, 0, 0, SECTION),
+            symbol("elsewhere", 0, 0, 0, UNDEFINED),
+            symbol("_ZN1aL1bEv", 1, 0, 16, LOCAL_FUNCTION),
+            symbol("_ZL20__device_stub__Z1cPfPf", 1, 16, 16, LOCAL_FUNCTION),
+            symbol("helper", 1, 32, 16, LOCAL_FUNCTION),
+            symbol("_Z1dPf", 1, 48, 16, FUNCTION),
+            symbol("one", 2, 0, 16, FUNCTION),
+            symbol("two", 3, 0, 16, FUNCTION),
+            symbol("_ZN7nattenc10unit_x_000E", 4, 0, 24, VARIABLE),
+        ];
+        testing::write(&OBJECT, &sections, &symbols)
+    }
+
+    const DEVICE: [&str; 3] = ["_ZN1a1bEv", "_Z1cPf", "_Z1dPf"];
+
+    #[test]
+    fn launchers_lead_to_their_device_functions_and_no_others() {
+        let bytes = object();
+        let object = HostObject::read(&bytes).unwrap();
+        let kernels = table(&object, "x_000", &DEVICE.into()).unwrap();
+        let kernel = |name: &str, sm, launches: &str| TableKernel {
+            name: name.to_owned(),
+            sm,
+            launches: BTreeSet::from([launches.to_owned()]),
+        };
+        assert_eq!(kernels, [kernel("one", 80..130, "_ZN1a1bEv"), kernel("two", 90..130, "_Z1cPf")]);
+        assert!(object.absolute.is_empty(), "{:?}", object.absolute);
+        assert_eq!(object.undefined, BTreeSet::from(["elsewhere"]));
+        assert!(table(&object, "x_001", &DEVICE.into()).unwrap_err().contains("no table"));
+    }
+
+    #[test]
+    fn absolute_addresses_outside_of_data_are_found() {
+        let bytes = testing::write(
+            &OBJECT,
+            &[
+                Section {
+                    name: ".text",
+                    kind: PROGBITS,
+                    flags: ALLOC | EXECUTE,
+                    data: vec![0; 32],
+                    relocations: vec![(4, ABSOLUTE, 1, 0), (16, 11, 1, 0), (24, RELATIVE, 1, -4)],
+                },
+                Section {
+                    name: ".data",
+                    kind: PROGBITS,
+                    flags: ALLOC | WRITE,
+                    data: vec![0; 16],
+                    // 10: an absolute address of 32 bits, which is in the way of any library.
+                    relocations: vec![(0, ABSOLUTE, 1, 0), (8, 10, 1, 0)],
+                },
+                Section {
+                    name: ".debug",
+                    kind: PROGBITS,
+                    relocations: vec![(0, 10, 1, 0)],
+                    ..Section::default()
+                },
+            ],
+            &[Symbol { name: "elsewhere", section: 0, value: 0, size: 0, info: UNDEFINED, other: 0 }],
+        );
+        assert_eq!(HostObject::read(&bytes).unwrap().absolute, [".text+0x4", ".text+0x10", ".data+0x8"]);
+    }
+
+    /// A registry of unit `x_000`, compiled to 9.0a and PTX of 12.0.
+    fn registry_object() -> Vec<u8> {
+        let mut codes = vec![0u8; 24];
+        (codes[0], codes[8]) = (9, b'a');
+        (codes[12], codes[21]) = (12, 1);
+        codes.extend(b"{\"variant\":\"cu130\"}\0");
+        codes.extend([0; 3]);
+        codes.extend(1u32.to_le_bytes());
+        let mut units = vec![0u8; 24];
+        units[16] = 2;
+        let count = codes.len() as u64 - 4;
+        let data = Section {
+            name: ".data.rel.ro",
+            kind: PROGBITS,
+            flags: ALLOC | WRITE,
+            data: units,
+            relocations: vec![(0, ABSOLUTE, 2, 0), (8, ABSOLUTE, 1, 0)],
+        };
+        let constants =
+            Section { name: ".rodata", kind: PROGBITS, flags: ALLOC, data: codes, ..Section::default() };
+        let symbol = |name, section, value, size, info| Symbol { name, section, value, size, info, other: 0 };
+        testing::write(
+            &OBJECT,
+            &[constants, data],
+            &[
+                symbol("", 1, 0, 0, SECTION),
+                symbol("_ZN7nattenc10unit_x_000E", 0, 0, 0, UNDEFINED),
+                symbol("_ZN7nattenc5unitsE", 2, 0, 24, VARIABLE),
+                symbol("_ZN7nattenc10unit_countE", 1, count, 4, VARIABLE),
+                symbol("_ZN7nattenc10build_infoE", 1, 24, 20, VARIABLE),
+            ],
+        )
+    }
+
+    #[test]
+    fn registry_is_read_from_its_constants() {
+        let bytes = registry_object();
+        let found = registry(&HostObject::read(&bytes).unwrap()).unwrap();
+        let codes: Vec<String> = found.units["x_000"].iter().map(ToString::to_string).collect();
+        assert_eq!(codes, ["elf 9.0a", "ptx 12.0"]);
+        assert_eq!((found.units.len(), found.build_info.as_str()), (1, "{\"variant\":\"cu130\"}"));
+    }
+
+    #[test]
+    fn damaged_objects_are_no_panics() {
+        for bytes in [object(), registry_object()] {
+            testing::damage(&bytes, |damaged| {
+                if let Ok(object) = HostObject::read(damaged) {
+                    let _ = table(&object, "x_000", &DEVICE.into());
+                    let _ = registry(&object);
+                }
+                let _ = crate::verify::shared::read(damaged);
+            });
+        }
+    }
 
     #[test]
     fn host_functions_stand_for_device_functions() {
