@@ -197,12 +197,8 @@ pub fn build(
         &facts,
         &dist,
         &Inside { built: &built, ends: &ends, cache: &cache, toolkit, sources: &sources.root },
+        reporter,
     )?;
-    let verdict = verify::verify(&dist)?;
-    if let Some(failure) = verdict.failure(&dist) {
-        reporter.result(&verdict.text());
-        return Err(failure.into());
-    }
     fs::remove_dir(&setting.scratch)?;
     Ok(summary(&plan, &built, dist, packaged, begun.elapsed()))
 }
@@ -575,7 +571,13 @@ struct Inside<'a> {
     sources: &'a Path,
 }
 
-fn pack(plan: &Plan, facts: &manifest::Facts, dist: &Path, from: &Inside<'_>) -> anyhow::Result<Packaged> {
+fn pack(
+    plan: &Plan,
+    facts: &manifest::Facts,
+    dist: &Path,
+    from: &Inside<'_>,
+    reporter: &dyn Reporter,
+) -> anyhow::Result<Packaged> {
     let mut contents = package::licences(from.sources, &from.toolkit.home)?;
     for (name, job) in [(link::ARCHIVE, from.ends.archive), (link::SHARED, from.ends.shared)] {
         let bytes = from.cache.get(&from.built.outputs[job][0]).ok_or_else(|| {
@@ -597,10 +599,24 @@ fn pack(plan: &Plan, facts: &manifest::Facts, dist: &Path, from: &Inside<'_>) ->
     let files = package::files(&contents);
     let manifest = package::manifest_text(plan, facts, &needs, &files)?;
     if package::is_current(dist, &manifest, &files)? {
+        verified(dist, dist, reporter)?;
         return Ok(Packaged::Unchanged);
     }
-    package::write(dist, &contents, &manifest)?;
+    package::write(dist, &contents, &manifest, |staged| verified(staged, dist, reporter))?;
     Ok(Packaged::Written)
+}
+
+/// Whether the artifact in `place`, which is or will be that at `dist`, is what its manifest says.
+fn verified(place: &Path, dist: &Path, reporter: &dyn Reporter) -> anyhow::Result<()> {
+    let verdict = verify::verify(place)?;
+    for check in verdict.checks.iter().filter(|c| c.outcome == verify::Outcome::Warning) {
+        reporter.warning(&format!("{}: {}", check.name, check.summary));
+    }
+    let Some(failure) = verdict.failure(dist) else { return Ok(()) };
+    reporter.result(&verdict.text());
+    Err(failure
+        .hint("this is a bug of nattenc: please report it with the command line and this output")
+        .into())
 }
 
 /// From here on SIGINT and SIGTERM set a number instead of ending the process; a second one ends it.

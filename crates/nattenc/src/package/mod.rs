@@ -56,10 +56,16 @@ pub fn is_current(dist: &Path, manifest: &str, files: &[File]) -> anyhow::Result
     Ok(true)
 }
 
-/// Puts `contents` and the manifest in the place of whatever artifact `dist` holds.
+/// Puts `contents` and the manifest in the place of whatever artifact `dist` holds, once `check` has
+/// found nothing wrong with them where they are staged.
 ///
 /// Refuses, with class configuration, to replace a directory that is no artifact of nattenc.
-pub fn write(dist: &Path, contents: &Contents, manifest: &str) -> anyhow::Result<()> {
+pub fn write(
+    dist: &Path,
+    contents: &Contents,
+    manifest: &str,
+    check: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let parent = dist.parent().unwrap_or(Path::new("."));
     let name = dist.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     if dist.exists() && !is_ours(dist) {
@@ -77,6 +83,10 @@ pub fn write(dist: &Path, contents: &Contents, manifest: &str) -> anyhow::Result
         fs::write(&staged.join(path), bytes)?;
     }
     fs::write(&staged.join("manifest.json"), manifest.as_bytes())?;
+    if let Err(error) = check(&staged) {
+        fs::remove_dir(&staged)?;
+        return Err(error);
+    }
     fs::remove_dir(&old)?;
     if dist.exists() {
         fs::rename(dist, &old)?;
@@ -142,13 +152,32 @@ mod tests {
 
     const MANIFEST: &str = "{\"format_version\": 1}";
 
+    fn fine(_: &Path) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    #[test]
+    fn artifact_that_fails_its_check_replaces_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let dist = root.path().join("dist/cu130");
+        write(&dist, &contents("old"), MANIFEST, fine).unwrap();
+        let check = |staged: &Path| {
+            assert_eq!(fs::read_text(&staged.join("lib/a")).unwrap(), "new");
+            Err(Failure::integrity("wrong").into())
+        };
+        let error = write(&dist, &contents("new"), MANIFEST, check).unwrap_err();
+        assert_eq!(crate::failure::class(&error), crate::failure::Class::Integrity);
+        assert_eq!(fs::read_text(&dist.join("lib/a")).unwrap(), "old");
+        assert_eq!(fs::list(&root.path().join("dist")).unwrap(), [dist]);
+    }
+
     #[test]
     fn artifact_is_replaced_whole() {
         let root = tempfile::tempdir().unwrap();
         let dist = root.path().join("dist/cu130");
-        write(&dist, &contents("old"), MANIFEST).unwrap();
+        write(&dist, &contents("old"), MANIFEST, fine).unwrap();
         fs::write(&dist.join("lib/stale"), b"x").unwrap();
-        write(&dist, &contents("new"), MANIFEST).unwrap();
+        write(&dist, &contents("new"), MANIFEST, fine).unwrap();
         assert_eq!(fs::read_text(&dist.join("lib/a")).unwrap(), "new");
         assert!(!dist.join("lib/stale").exists());
         assert_eq!(fs::list(&root.path().join("dist")).unwrap(), [dist]);
@@ -159,7 +188,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dist = root.path().join("dist");
         fs::write(&dist.join("precious"), b"x").unwrap();
-        let error = write(&dist, &contents("new"), MANIFEST).unwrap_err();
+        let error = write(&dist, &contents("new"), MANIFEST, fine).unwrap_err();
         assert_eq!(crate::failure::class(&error), crate::failure::Class::Config);
         assert!(dist.join("precious").exists());
     }
@@ -169,7 +198,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dist = root.path().join("dist");
         let files = files(&contents("same"));
-        write(&dist, &contents("same"), MANIFEST).unwrap();
+        write(&dist, &contents("same"), MANIFEST, fine).unwrap();
         assert!(is_current(&dist, MANIFEST, &files).unwrap());
         fs::write(&dist.join("lib/a"), b"sane").unwrap();
         assert!(!is_current(&dist, MANIFEST, &files).unwrap());
