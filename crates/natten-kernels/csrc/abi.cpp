@@ -390,8 +390,6 @@ int32_t natten_kernel_info_at(int32_t index, natten_kernel_info* info) {
 #define NATTENC_UNPERMUTE(op, rank) nattenc::token_permute(op, rank, args, true)
 #define NATTENC_HOPPER_FORWARD(op, rank) nattenc::absent(op, "hopper_fna", args)
 #define NATTENC_HOPPER_BACKWARD(op, rank) nattenc::absent(op, "hopper_fna_bwd", args)
-#define NATTENC_BLACKWELL_FORWARD(op, rank) nattenc::absent(op, "blackwell_fna", args)
-#define NATTENC_BLACKWELL_BACKWARD(op, rank) nattenc::absent(op, "blackwell_fna_bwd", args)
 
 NATTENC_RANKED(natten_na, _forward, natten_fna_forward_args, NATTENC_FNA_FORWARD)
 NATTENC_RANKED(natten_na, _backward, natten_fna_backward_args, NATTENC_FNA_BACKWARD)
@@ -401,8 +399,6 @@ NATTENC_RANKED(natten_token_permute_, , natten_token_permute_args, NATTENC_PERMU
 NATTENC_RANKED(natten_token_unpermute_, , natten_token_permute_args, NATTENC_UNPERMUTE)
 NATTENC_RANKED(natten_hopper_na, _forward, natten_tiled_fna_forward_args, NATTENC_HOPPER_FORWARD)
 NATTENC_RANKED(natten_hopper_na, _backward, natten_tiled_fna_backward_args, NATTENC_HOPPER_BACKWARD)
-NATTENC_RANKED(natten_blackwell_na, _forward, natten_tiled_fna_forward_args, NATTENC_BLACKWELL_FORWARD)
-NATTENC_RANKED(natten_blackwell_na, _backward, natten_tiled_fna_backward_args, NATTENC_BLACKWELL_BACKWARD)
 
 // Operations without a spatial rank.
 #define NATTENC_UNRANKED(op, Args, call) \
@@ -415,7 +411,3 @@ NATTENC_UNRANKED(natten_hopper_fmha_forward, natten_fmha_forward_args,
                  absent("natten_hopper_fmha_forward", "hopper_fmha", args))
 NATTENC_UNRANKED(natten_hopper_fmha_backward, natten_fmha_backward_args,
                  absent("natten_hopper_fmha_backward", "hopper_fmha_bwd", args))
-NATTENC_UNRANKED(natten_blackwell_fmha_forward, natten_fmha_forward_args,
-                 absent("natten_blackwell_fmha_forward", "blackwell_fmha", args))
-NATTENC_UNRANKED(natten_blackwell_fmha_backward, natten_fmha_backward_args,
-                 absent("natten_blackwell_fmha_backward", "blackwell_fmha_bwd", args))

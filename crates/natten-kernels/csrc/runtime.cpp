@@ -110,6 +110,14 @@ int32_t launch(const char* kernel, const void* function, dim3 grid, dim3 block, 
   return status;
 }
 
+int32_t allow_shared_memory(const char* kernel, const void* function, size_t bytes) {
+  if (bytes <= 48 * 1024) {
+    return NATTEN_OK;
+  }
+  return check(kernel, "cudaFuncSetAttribute",
+               cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
 int32_t ForeignLaunch::finish() const { return check(kernel_, "kernel launch", cudaGetLastError()); }
 
 int32_t ForeignLaunch::explain(int32_t status) const {

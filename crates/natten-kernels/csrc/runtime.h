@@ -47,6 +47,9 @@ class Workspace {
 int32_t launch(const char* kernel, const void* function, dim3 grid, dim3 block, size_t shared_memory,
                void* parameter, void* stream);
 
+// Raises the shared memory limit of `function` on the current device, where that is needed.
+int32_t allow_shared_memory(const char* kernel, const void* function, size_t bytes);
+
 // For host functions of upstream's that launch by themselves and report through cudaGetLastError:
 // `begin` takes away what the caller left behind, `end` reports what the launches left.
 class ForeignLaunch {

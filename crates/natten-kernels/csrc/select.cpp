@@ -1,5 +1,6 @@
 #include "nattenc/select.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string>
@@ -79,6 +80,10 @@ bool has_code(const Unit& unit, const KernelInfo& info, const Device& device) {
 }
 
 bool has_tiles(const KernelInfo& info, const Request& request) {
+  if (request.query_shape[0] != 0) {
+    return std::equal(info.query_tile, info.query_tile + 3, request.query_shape) &&
+           std::equal(info.key_tile, info.key_tile + 3, request.key_shape);
+  }
   return info.query_tile[0] == request.query_tile && info.key_tile[0] == request.key_tile;
 }
 
@@ -87,6 +92,15 @@ bool is_aligned(const KernelInfo& info, const Request& request) {
   const auto bytes = static_cast<uintptr_t>(elements * element_size(info.dtype));
   return request.multiples[0] % elements == 0 && request.multiples[1] % elements == 0 &&
          request.addresses % bytes == 0;
+}
+
+// "8x16", or one number
+std::string shape_text(const int32_t* shape) {
+  std::string text = std::to_string(shape[0]);
+  for (int i = 1; i < 3 && shape[i] != 0; ++i) {
+    text += "x" + std::to_string(shape[i]);
+  }
+  return text;
 }
 
 std::string mask_text(int32_t causal, int32_t rank) {
@@ -125,11 +139,15 @@ int32_t fail_kind(const Request& request) {
 int32_t fail_device(const Request& request, const Device& device) {
   std::set<std::string> codes;
   std::set<std::string> ranges;
+  bool for_device = false;
+  std::string suffix;
   find(request.family, [&](const Unit& unit, const KernelEntry& entry) {
     if (is_kind(entry.info, request)) {
       for (int32_t c = 0; c < unit.code_count; ++c) {
         codes.insert(code_text(unit.codes[c]));
+        suffix = unit.codes[c].suffix == 0 ? "" : "a";
       }
+      for_device |= in_range(entry.info, device.capability());
       const int32_t low = entry.info.sm_min, high = entry.info.sm_max;
       // The largest numbers stand for "no bound".
       ranges.insert("from " + capability_text(low / 10, low % 10) +
@@ -140,11 +158,19 @@ int32_t fail_device(const Request& request, const Device& device) {
   cudaDeviceProp properties;
   const bool named = cudaGetDeviceProperties(&properties, device.ordinal) == cudaSuccess;
   const std::string capability = capability_text(device.major, device.minor);
-  return fail(NATTEN_E_DEVICE,
-              "%s: no code for device %d (%s, compute capability %s) in this build (variant %s): its %s kernels are for "
-              "devices %s, compiled to %s; rebuild with `nattenc build --variant %s --capability %s`",
-              request.op, device.ordinal, named ? properties.name : "unnamed", capability.c_str(), variant,
-              request.family, join(ranges).c_str(), join(codes).c_str(), variant, capability.c_str());
+  const int32_t status = fail(
+      NATTEN_E_DEVICE,
+      "%s: no code for device %d (%s, compute capability %s) in this build (variant %s): its %s kernels are for "
+      "devices %s, compiled to %s; ",
+      request.op, device.ordinal, named ? properties.name : "unnamed", capability.c_str(), variant, request.family,
+      join(ranges).c_str(), join(codes).c_str());
+  if (for_device) {
+    extend_message("rebuild with `nattenc build --variant %s --capability %s%s`", variant, capability.c_str(),
+                   suffix.c_str());
+  } else {
+    extend_message("no build has any for this device: use another backend");
+  }
+  return status;
 }
 
 // Kernels of the right kind have code for the device, and none takes the sizes.
@@ -158,11 +184,14 @@ int32_t fail_sizes(const Request& request, const Device& device) {
     }
     std::string text;
     if (info.query_tile[0] != 0) {
-      text = "tiles " + std::to_string(info.query_tile[0]) + " x " + std::to_string(info.key_tile[0]) + " ";
+      text = "tiles " + shape_text(info.query_tile) + " x " + shape_text(info.key_tile) + " ";
     }
     text += "head dim <= " + std::to_string(info.max_head_dim);
     if (info.alignment > 1) {
       text += " in multiples of " + std::to_string(info.alignment);
+    }
+    if (info.schedule != -1) {
+      text += " schedule " + std::to_string(info.schedule);
     }
     if (info.shared_memory > device.shared_memory) {
       too_large.insert(text + " needs " + std::to_string(info.shared_memory));
@@ -174,9 +203,15 @@ int32_t fail_sizes(const Request& request, const Device& device) {
   int32_t status = fail(
       NATTEN_E_UNSUPPORTED, "%s: no %s kernel for %s takes ", request.op, request.family,
       kind_text(request.family, request.backward, request.rank, request.dtype, request.causal).c_str());
-  if (request.query_tile != 0) {
+  if (request.query_shape[0] != 0) {
+    extend_message("query tiles of %s and key tiles of %s tokens, ", shape_text(request.query_shape).c_str(),
+                   shape_text(request.key_shape).c_str());
+  } else if (request.query_tile != 0) {
     extend_message("query tiles of %lld and key tiles of %lld tokens, ", static_cast<long long>(request.query_tile),
                    static_cast<long long>(request.key_tile));
+  }
+  if (request.schedule != -1) {
+    extend_message("schedule %d, ", request.schedule);
   }
   extend_message("head dim %lld; on device %d there are: %s", static_cast<long long>(request.head_dim), device.ordinal,
                  usable.empty() ? "none" : join(usable).c_str());
@@ -234,7 +269,7 @@ int32_t select(const Request& request, const Device& device, const KernelEntry*&
       return false;
     }
     code = true;
-    return has_tiles(info, request) && request.head_dim <= info.max_head_dim && is_aligned(info, request) &&
+    return has_tiles(info, request) && info.schedule == request.schedule && request.head_dim <= info.max_head_dim && is_aligned(info, request) &&
            info.shared_memory <= device.shared_memory;
   });
   if (entry != nullptr) {

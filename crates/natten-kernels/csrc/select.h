@@ -21,6 +21,9 @@ struct Request {
   int64_t head_dim;          // the largest that a kernel's max_head_dim bounds
   int64_t multiples[2];      // numbers of elements that must be multiples of a kernel's alignment
   uintptr_t addresses;       // pointers, or-ed, that must be aligned to `alignment` elements
+  int32_t query_shape[3];    // tile shapes, in a family that tells shapes of one size apart; else 0
+  int32_t key_shape[3];
+  int32_t schedule = -1;     // as in a kernel's info
 };
 
 // NATTEN_E_BACKEND_NOT_BUILT, with the plan's reason, unless this build has a kernel of `family`.

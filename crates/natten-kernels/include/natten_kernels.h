@@ -81,7 +81,8 @@ typedef struct natten_kernel_info {
                                many elements, and operands aligned to as many */
   int32_t shared_memory;    /* dynamic shared memory, bytes */
   int32_t sm_min, sm_max;   /* device capability * 10 in [sm_min, sm_max): 80, 130; 0, 65535: any */
-  int32_t schedule;         /* hopper: upstream's kernel type 0, 1, 2; else -1 */
+  int32_t schedule;         /* hopper: upstream's kernel type 0, 1, 2; blackwell forward: 1 is
+                               persistent, 0 not; else -1 */
 } natten_kernel_info;
 
 NATTEN_API int32_t natten_kernel_count(void);
@@ -89,7 +90,8 @@ NATTEN_API int32_t natten_kernel_info_at(int32_t index, natten_kernel_info *info
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
-/* Workspace. `alloc` returns device memory of `bytes` bytes, zeroed on `stream` if `zero`, or NULL.
+/* Workspace. `alloc` returns device memory of `bytes` bytes, aligned to 256 bytes as cudaMalloc's is,
+ * zeroed on `stream` if `zero`, or NULL.
  * `free` is called after the operation's last launch. Both NULL: cudaMallocAsync and
  * cudaFreeAsync on the operation's stream. One NULL alone is NATTEN_E_INVALID_ARGUMENT. */
 typedef struct natten_allocator {
@@ -242,10 +244,18 @@ NATTEN_API int32_t natten_compute_delta(const natten_compute_delta_args *args);
  *
  * Tensors are already token-permuted and padded to tiles: rank 4, [batch, seqlen, heads, dim].
  * query, out, grad_query: heads; key, value, grad_key, grad_value: heads_kv, seqlen_kv tokens.
- * logsumexp: [batch, seqlen_q, heads], float32.
+ * logsumexp: [batch, seqlen_q, heads], float32; in forward NULL: not computed.
  * q_shape, kv_shape: token extents padded to tiles; qkv_shape: the extents before padding.
  * `kernel_type`: hopper's schedule (0 non-persistent, 1 cooperative, 2 ping-pong).
  * `persistent`: blackwell forward's scheduler (0 or 1).
+ *
+ * blackwell: query_tile and key_tile name a kernel by shape, not by size. Dilation groups are folded
+ * into the batch: what token_permute (flip_tiled_dims 1) calls [batch, seqlen], these call
+ * [batch * product of dilation, seqlen / product of dilation], and q_shape and kv_shape are the
+ * extents of one group, ceil(qkv_shape / dilation) padded to the tile. heads is a multiple of heads_kv.
+ * dim: multiples of 16 bytes, at most 128. Tensors are aligned to 16 bytes. num_extra_kv and
+ * kernel_type are 0. scale is not 0. Backward computes delta itself, and adds grad_query up in no
+ * fixed order.
  */
 typedef struct natten_tiled_fna_forward_args {
   uint32_t size;
@@ -299,6 +309,8 @@ NATTEN_API int32_t natten_blackwell_na3d_backward(const natten_tiled_fna_backwar
  * logsumexp:  [batch, seqlen_q, heads], float32 (fmha: [batch, heads, seqlen_q padded]).
  * Variable length: cumulative_seqlen_* are device int32 arrays of batch + 1 numbers, with batch 1 in
  * the tensors; max_seqlen_* their largest differences. NULL and 0: fixed length.
+ * blackwell: dim_value is dim; dim, alignment, scale, kernel_type and delta as in its neighborhood
+ * attention; key_splits is 0 or 1.
  */
 typedef struct natten_fmha_forward_args {
   uint32_t size;
@@ -333,6 +345,7 @@ typedef struct natten_fmha_backward_args {
   int32_t max_seqlen_q, max_seqlen_kv;
   void *stream;
   natten_allocator allocator;
+  int32_t deterministic;    /* blackwell: 1 adds grad_query up in a fixed order; elsewhere 0 */
 } natten_fmha_backward_args;
 
 NATTEN_API int32_t natten_fmha_forward(const natten_fmha_forward_args *args);

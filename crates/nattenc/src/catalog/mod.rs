@@ -70,6 +70,14 @@ pub struct Kernel {
     pub shape: Vec<u32>,
     /// A section of build.toml that must be built too for this kernel to be wanted.
     pub section: Option<String>,
+    /// The largest head dim of a kernel that has tile shapes, 0 elsewhere.
+    pub head_dim: u32,
+    /// Tokens per query tile, one number per dimension; empty where `shape` says all.
+    pub query_tile: Vec<u32>,
+    /// Tokens per key tile.
+    pub key_tile: Vec<u32>,
+    /// Which schedule, where a family has several: in the Blackwell forward families 1 is persistent.
+    pub schedule: Option<u8>,
 }
 
 /// Forward or backward.
@@ -161,6 +169,17 @@ impl Dtype {
             Dtype::Float8E4m3 | Dtype::Float8E5m2 => 1,
         }
     }
+
+    /// The word of selectors and of upstream's kernel names: `e4m3` for `float8_e4m3`.
+    pub fn short(self) -> &'static str {
+        match self {
+            Dtype::Float32 => "float32",
+            Dtype::Float16 => "float16",
+            Dtype::Bfloat16 => "bfloat16",
+            Dtype::Float8E4m3 => "e4m3",
+            Dtype::Float8E5m2 => "e5m2",
+        }
+    }
 }
 
 impl fmt::Display for Direction {
@@ -227,6 +246,11 @@ mod tests {
             ("fna", 252, 1512 + 616, 1512, 3 * 14 * (12 + 6)),
             ("token_permute", 30, 90, 45, 54),
             ("compute_delta", 3, 3, 3, 3),
+            // dtypes x head dims x the sum over ranks of masks x tile shapes, forward also x schedules
+            ("blackwell_fna", 1776, 4 * 3 * (2 + 4 * 4 + 8 * 7) * 2, 1776, 0),
+            ("blackwell_fna_bwd", 540, 2 * 3 * (2 + 4 * 4 + 8 * 9), 0, 0),
+            ("blackwell_fmha", 24, 4 * 3 * 2, 24, 0),
+            ("blackwell_fmha_bwd", 6, 2 * 3, 0, 0),
         ] {
             let family = family(name);
             assert_eq!(family.groups.len(), groups, "{name}");
@@ -254,6 +278,29 @@ mod tests {
             ("token_permute", 0, 0, "token_permute1d_float32_align8"),
             ("token_permute", 11, 2, "token_unpermute3d_float16_align1"),
             ("compute_delta", 2, 0, "compute_delta_bfloat16"),
+            ("blackwell_fna", 0, 0, "blackwell_fna1d_float16_256x128x32_Q256_KV128_causal0"),
+            ("blackwell_fna", 1, 0, "blackwell_fna1d_float16_256x128x32_Q256_KV128_causal0_persistent"),
+            ("blackwell_fna", 50, 0, "blackwell_fna2d_float16_256x128x32_Q16x16_KV8x16_causal0x0"),
+            (
+                "blackwell_fna",
+                1775,
+                0,
+                "blackwell_fna3d_e5m2_256x128x128_Q4x8x8_KV2x8x8_causal1x1x1_persistent",
+            ),
+            (
+                "blackwell_fna_bwd",
+                12,
+                0,
+                "blackwell_fna2d_backward_float16_128x128x32_Q16x8_KV16x8_causal0x0",
+            ),
+            (
+                "blackwell_fna_bwd",
+                539,
+                0,
+                "blackwell_fna3d_backward_bfloat16_128x128x128_Q2x8x8_KV2x8x8_causal1x1x1",
+            ),
+            ("blackwell_fmha", 23, 0, "blackwell_fmha_e5m2_256x128x128_persistent"),
+            ("blackwell_fmha_bwd", 5, 0, "blackwell_fmha_backward_bfloat16_128x128x128"),
         ] {
             assert_eq!(family(family_name).groups[group].kernels[kernel].name, name);
         }

@@ -10,6 +10,10 @@ use super::{Direction, Dtype, Family, Group, Kernel, Splits};
 pub(super) const TABLES: &[(&str, &str)] = &[
     ("reference", include_str!("../../../../templates/cuda/reference/instances.toml")),
     ("fna", include_str!("../../../../templates/cuda/fna/instances.toml")),
+    ("blackwell_fna", include_str!("../../../../templates/cuda/blackwell_fna/instances.toml")),
+    ("blackwell_fmha", include_str!("../../../../templates/cuda/blackwell_fmha/instances.toml")),
+    ("blackwell_fna_bwd", include_str!("../../../../templates/cuda/blackwell_fna_bwd/instances.toml")),
+    ("blackwell_fmha_bwd", include_str!("../../../../templates/cuda/blackwell_fmha_bwd/instances.toml")),
     ("token_permute", include_str!("../../../../templates/cuda/token_permute/instances.toml")),
     ("compute_delta", include_str!("../../../../templates/cuda/compute_delta/instances.toml")),
 ];
@@ -36,6 +40,14 @@ struct Table {
     /// The first rule that matches gives a group's shapes; without rules it is one kernel.
     #[serde(default)]
     shapes: Vec<ShapeRule>,
+    /// Largest head dims.
+    #[serde(default = "no_head_dim")]
+    head_dims: Vec<u32>,
+    /// The first rule that matches gives the tile shapes.
+    #[serde(default)]
+    tiles: Vec<TileRule>,
+    #[serde(default)]
+    schedules: Vec<u8>,
 }
 
 fn forward() -> Vec<Direction> {
@@ -46,18 +58,25 @@ fn no_rank() -> Vec<u8> {
     vec![0]
 }
 
+fn no_head_dim() -> Vec<u32> {
+    vec![0]
+}
+
 fn any_sm() -> Vec<[u16; 2]> {
     vec![[0, u16::MAX]]
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 enum Axis {
     Direction,
     Rank,
     Sm,
     Dtype,
     Causal,
+    HeadDim,
+    Tile,
+    Schedule,
 }
 
 #[derive(Deserialize, Clone)]
@@ -82,6 +101,14 @@ struct ShapeRule {
     list: Vec<Vec<u32>>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct TileRule {
+    rank: Option<u8>,
+    /// Pairs of a query tile's and a key tile's shape.
+    list: Vec<[Vec<u32>; 2]>,
+}
+
 /// One combination of the axes. Those that have no loop keep their only value.
 #[derive(Clone)]
 struct Point {
@@ -90,6 +117,9 @@ struct Point {
     sm: [u16; 2],
     dtype: DtypeRow,
     causal: Vec<bool>,
+    head_dim: u32,
+    tile: [Vec<u32>; 2],
+    schedule: Option<u8>,
 }
 
 /// Parses and expands one table.
@@ -107,9 +137,14 @@ fn expand(name: &str, text: &str) -> anyhow::Result<Family> {
         sm: *table.sm.first().ok_or_else(|| first("SM range"))?,
         dtype: table.dtypes.first().ok_or_else(|| first("dtype"))?.clone(),
         causal: Vec::new(),
+        head_dim: *table.head_dims.first().ok_or_else(|| first("head dim"))?,
+        tile: <[Vec<u32>; 2]>::default(),
+        schedule: None,
     }];
     for axis in &table.loops {
-        points = points.iter().flat_map(|point| along(&table, *axis, point)).collect();
+        let spread =
+            points.iter().map(|point| along(&table, *axis, point)).collect::<anyhow::Result<Vec<_>>>()?;
+        points = spread.into_iter().flatten().collect();
     }
     let groups = points
         .into_iter()
@@ -128,6 +163,9 @@ fn check(table: &Table) -> anyhow::Result<()> {
         (Axis::Sm, table.sm.len()),
         (Axis::Dtype, table.dtypes.len()),
         (Axis::Causal, if table.causal { 2 } else { 1 }),
+        (Axis::HeadDim, table.head_dims.len()),
+        (Axis::Tile, if table.tiles.is_empty() { 1 } else { 2 }),
+        (Axis::Schedule, if table.schedules.is_empty() { 1 } else { 2 }),
     ] {
         if values > 1 && place(axis).is_none() {
             bail!("{axis:?} has {values} values and no loop");
@@ -139,6 +177,9 @@ fn check(table: &Table) -> anyhow::Result<()> {
     if table.causal && place(Axis::Causal) < place(Axis::Rank) {
         bail!("the loop over causal masks must be inside the one over ranks");
     }
+    if place(Axis::Tile).is_some() && place(Axis::Tile) < place(Axis::Rank) {
+        bail!("the loop over tiles must be inside the one over ranks");
+    }
     if table.splits.default.min(table.splits.fine).min(table.splits.coarse) == 0 {
         bail!("a split policy makes no unit");
     }
@@ -149,19 +190,27 @@ fn check(table: &Table) -> anyhow::Result<()> {
 }
 
 /// `point`, once per value of `axis`.
-fn along(table: &Table, axis: Axis, point: &Point) -> Vec<Point> {
+fn along(table: &Table, axis: Axis, point: &Point) -> anyhow::Result<Vec<Point>> {
     let with = |change: &dyn Fn(&mut Point)| {
         let mut point = point.clone();
         change(&mut point);
         point
     };
-    match axis {
+    Ok(match axis {
         Axis::Direction => table.directions.iter().map(|v| with(&|p| p.direction = *v)).collect(),
         Axis::Rank => table.ranks.iter().map(|v| with(&|p| p.rank = *v)).collect(),
         Axis::Sm => table.sm.iter().map(|v| with(&|p| p.sm = *v)).collect(),
         Axis::Dtype => table.dtypes.iter().map(|v| with(&|p| p.dtype = v.clone())).collect(),
         Axis::Causal => masks(point.rank).into_iter().map(|v| with(&|p| p.causal.clone_from(&v))).collect(),
-    }
+        Axis::HeadDim => table.head_dims.iter().map(|v| with(&|p| p.head_dim = *v)).collect(),
+        Axis::Schedule => table.schedules.iter().map(|v| with(&|p| p.schedule = Some(*v))).collect(),
+        Axis::Tile => {
+            let matches = |rule: &&TileRule| rule.rank.is_none_or(|rank| rank == point.rank);
+            let rule = table.tiles.iter().find(matches);
+            let rule = rule.ok_or_else(|| anyhow!("no tiles for rank {}", point.rank))?;
+            rule.list.iter().map(|v| with(&|p| p.tile.clone_from(v))).collect()
+        }
+    })
 }
 
 /// Every mask of a rank; the last dimension varies fastest.
@@ -194,10 +243,19 @@ fn group(table: &Table, point: &Point) -> anyhow::Result<Group> {
                 sm_max,
                 shape,
                 section: point.dtype.section.clone(),
+                head_dim: point.head_dim,
+                query_tile: point.tile[0].clone(),
+                key_tile: point.tile[1].clone(),
+                schedule: point.schedule,
             })
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
     Ok(Group { kernels })
+}
+
+/// `8x16`
+fn times(numbers: &[u32]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
 }
 
 /// Fills in the placeholders of a name.
@@ -215,7 +273,14 @@ fn name(pattern: &str, point: &Point, shape: &[u32]) -> anyhow::Result<String> {
             "rank" => point.rank.to_string(),
             "sm" => point.sm[0].to_string(),
             "dtype" => point.dtype.name.to_string(),
-            "shape" => shape.iter().map(ToString::to_string).collect::<Vec<_>>().join("x"),
+            "dtype:short" => point.dtype.name.short().to_owned(),
+            "shape" => times(shape),
+            "head_dim" => point.head_dim.to_string(),
+            "query" => times(&point.tile[0]),
+            "key" => times(&point.tile[1]),
+            "query:size" => point.tile[0].iter().product::<u32>().to_string(),
+            "key:size" => point.tile[1].iter().product::<u32>().to_string(),
+            "_persistent" => if point.schedule == Some(1) { "_persistent" } else { "" }.to_owned(),
             "causal:_" => mask("_"),
             "causal:x" => mask("x"),
             "_backward" => if backward { "_backward" } else { "" }.to_owned(),
@@ -258,6 +323,17 @@ mod tests {
                  [[shapes]]\nsm = 80\nlist = [[1]]",
                 "no shapes for forward float32 on SM 0",
             ),
+            (
+                "name = \"k\"\nloops = [\"rank\", \"tile\"]\nranks = [1, 2]\ndtypes = [{name = \"float32\"}]\n\
+                 [[tiles]]\nrank = 1\nlist = [[[8], [8]]]",
+                "no tiles for rank 2",
+            ),
+            (
+                "name = \"k\"\nloops = [\"tile\", \"rank\"]\nranks = [1, 2]\ndtypes = [{name = \"float32\"}]",
+                "tiles must be inside the one over ranks",
+            ),
+            ("name = \"k\"\nloops = []\nschedules = [0]\ndtypes = [{name = \"float32\"}]", "Schedule has"),
+            ("name = \"k\"\nloops = []\nhead-dims = []\ndtypes = [{name = \"float32\"}]", "no head dim"),
             ("name = \"k\"\nloops = []\ndtypes = [{name = \"half\"}]", "unknown variant"),
             ("name = \"k\"\nloop = []\ndtypes = []", "unknown field"),
         ] {

@@ -12,13 +12,13 @@ use crate::catalog::{self, Direction, Dtype, Kernel};
 
 /// A unit: its name, its family and its kernels, in the words of one family's template.
 #[derive(Serialize)]
-struct UnitContext<'a, K> {
+pub(super) struct UnitContext<'a, K> {
     unit: &'a str,
     family: &'a str,
     kernels: Vec<K>,
 }
 
-fn units<'a, K>(unit: &'a Unit<'a>, kernel: impl Fn(&'a Kernel) -> K) -> UnitContext<'a, K> {
+pub(super) fn units<'a, K>(unit: &'a Unit<'a>, kernel: impl Fn(&'a Kernel) -> K) -> UnitContext<'a, K> {
     UnitContext {
         unit: &unit.name,
         family: unit.family,
@@ -287,7 +287,7 @@ const C_ABI_FAMILIES: [&str; 13] = [
 ];
 
 /// The C++ spelling of an element type.
-fn element(dtype: Dtype) -> &'static str {
+pub(super) fn element(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Float32 => "float",
         Dtype::Float16 => "cutlass::half_t",
@@ -298,7 +298,7 @@ fn element(dtype: Dtype) -> &'static str {
 }
 
 /// The C ABI's constant.
-fn dtype(dtype: Dtype) -> &'static str {
+pub(super) fn dtype(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Float32 => "NATTEN_FLOAT32",
         Dtype::Float16 => "NATTEN_FLOAT16",
@@ -309,7 +309,7 @@ fn dtype(dtype: Dtype) -> &'static str {
 }
 
 /// Bit i says whether dimension i is causal.
-fn causal_bits(causal: &[bool]) -> u32 {
+pub(super) fn causal_bits(causal: &[bool]) -> u32 {
     causal.iter().enumerate().map(|(dimension, causal)| u32::from(*causal) << dimension).sum()
 }
 

@@ -2,6 +2,7 @@
 //! Pure: text in memory. A unit's text depends on its kernels alone, never on the gencodes it is
 //! compiled for, so adding a capability changes no unit.
 
+mod blackwell;
 mod context;
 #[cfg(test)]
 mod host_test;
@@ -50,6 +51,10 @@ macro_rules! templates {
 /// Template name (its path under `templates/`) and text.
 const TEMPLATES: &[(&str, &str)] = templates![
     "abi/registry.cpp.tera",
+    "cuda/blackwell_fmha/unit.cu.tera",
+    "cuda/blackwell_fmha_bwd/unit.cu.tera",
+    "cuda/blackwell_fna/unit.cu.tera",
+    "cuda/blackwell_fna_bwd/unit.cu.tera",
     "cuda/common/header.tera",
     "cuda/compute_delta/unit.cu.tera",
     "cuda/fna/unit.cu.tera",
@@ -68,8 +73,14 @@ macro_rules! csrc {
 
 const SUPPORT_FILES: &[(&str, &str)] = csrc![
     "abi.cpp",
+    "abi_blackwell.cpp",
     "checks.cpp",
     "checks.h",
+    "launch_blackwell.cuh",
+    "launch_blackwell_fmha.cuh",
+    "launch_blackwell_fmha_bwd.cuh",
+    "launch_blackwell_fna.cuh",
+    "launch_blackwell_fna_bwd.cuh",
     "launch_compute_delta.cuh",
     "launch_fna.cuh",
     "launch_reference.cuh",
@@ -85,6 +96,7 @@ const SUPPORT_FILES: &[(&str, &str)] = csrc![
 
 const HOST_SOURCES: &[&str] = &[
     "nattenc/abi.cpp",
+    "nattenc/abi_blackwell.cpp",
     "nattenc/checks.cpp",
     "nattenc/runtime.cpp",
     "nattenc/select.cpp",
@@ -102,6 +114,10 @@ pub fn unit(unit: &Unit<'_>) -> anyhow::Result<String> {
         "reference" => render(&context::reference(unit)),
         "token_permute" => render(&context::token_permute(unit).with_context(in_unit)?),
         "compute_delta" => render(&context::compute_delta(unit)),
+        "blackwell_fna" => render(&blackwell::blackwell_fna(unit).with_context(in_unit)?),
+        "blackwell_fna_bwd" => render(&blackwell::blackwell_fna_bwd(unit).with_context(in_unit)?),
+        "blackwell_fmha" => render(&blackwell::blackwell_fmha(unit).with_context(in_unit)?),
+        "blackwell_fmha_bwd" => render(&blackwell::blackwell_fmha_bwd(unit).with_context(in_unit)?),
         family => bail!("unit {}: family `{family}` has no template", unit.name),
     }
 }

@@ -320,14 +320,14 @@ impl Scope {
     }
 
     fn selects(&self, family: &str, kernel: &Kernel) -> bool {
-        let (dtype, direction) = (kernel.dtype.to_string(), kernel.direction.to_string());
+        let direction = kernel.direction.to_string();
         let traits = Traits {
             family,
             dim: Some(kernel.rank).filter(|rank| *rank > 0),
-            dtype: Some(&dtype),
+            dtype: Some(kernel.dtype.short()),
             direction: Some(&direction),
             causal: Some(kernel.causal.as_slice()).filter(|mask| !mask.is_empty()),
-            head_dim: None,
+            head_dim: u16::try_from(kernel.head_dim).ok().filter(|dim| *dim > 0),
         };
         crate::config::selected(&self.select, &traits)
     }
