@@ -36,27 +36,24 @@ int32_t run_blackwell(const char* name, Wrapper& wrapper, const typename Wrapper
                ? NATTEN_OK
                : fail(NATTEN_E_CUTLASS, "%s: %s: %s", name, what, cutlassGetStatusString(status));
   };
-  const auto steps = [&]() -> int32_t {
-    NATTENC_TRY(step("can_implement", wrapper.op.can_implement(arguments)));
-    // The operation does this itself, but once in a process: on the first device that it meets.
-    NATTENC_TRY(allow_shared_memory(name, reinterpret_cast<const void*>(&cutlass::device_kernel_sm100<Kernel>),
-                                    Kernel::SharedStorageSize));
-    Workspace workspace(allocator, stream);
-    if (const size_t bytes = Operation::get_workspace_size(arguments)) {
-      NATTENC_TRY(workspace.allocate(name, bytes, false));
-      if (reinterpret_cast<uintptr_t>(workspace.get()) % 16 != 0) {
-        return fail(NATTEN_E_INVALID_ARGUMENT, "%s: the allocator's block at %p is not aligned to 16 bytes", name,
-                    workspace.get());
-      }
+  NATTENC_TRY(step("can_implement", wrapper.op.can_implement(arguments)));
+  // The operation raises the limit itself, but once in a process: on the first device that it meets.
+  NATTENC_TRY(prepare_kernel(name, reinterpret_cast<const void*>(&cutlass::device_kernel_sm100<Kernel>),
+                             Kernel::SharedStorageSize));
+  Workspace workspace(allocator, stream);
+  if (const size_t bytes = Operation::get_workspace_size(arguments)) {
+    NATTENC_TRY(workspace.allocate(name, bytes, false));
+    if (reinterpret_cast<uintptr_t>(workspace.get()) % 16 != 0) {
+      return fail(NATTEN_E_INVALID_ARGUMENT, "%s: the allocator's block at %p is not aligned to 16 bytes", name,
+                  workspace.get());
     }
+  }
+  NATTENC_TRY(ForeignLaunch(name).run([&]() -> int32_t {
     const auto on = static_cast<cudaStream_t>(stream);
     NATTENC_TRY(step("initialize", wrapper.op.initialize(arguments, workspace.get(), on)));
-    NATTENC_TRY(step("run", wrapper.op.run(on)));
-    return workspace.release();
-  };
-  int32_t status = NATTEN_OK;
-  NATTENC_TRY(ForeignLaunch(name).run([&] { status = steps(); }));
-  return status;
+    return step("run", wrapper.op.run(on));
+  }));
+  return workspace.release();
 }
 
 // What a unit's table says of a kernel, beside what its types know.

@@ -110,12 +110,10 @@ int32_t launch(const char* kernel, const void* function, dim3 grid, dim3 block, 
   return status;
 }
 
-int32_t allow_shared_memory(const char* kernel, const void* function, size_t bytes) {
-  if (bytes <= 48 * 1024) {
-    return NATTEN_OK;
-  }
+int32_t prepare_kernel(const char* kernel, const void* function, size_t shared_memory) {
   return check(kernel, "cudaFuncSetAttribute",
-               cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+               cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shared_memory)));
 }
 
 int32_t ForeignLaunch::finish() const { return check(kernel_, "kernel launch", cudaGetLastError()); }

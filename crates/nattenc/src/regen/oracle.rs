@@ -215,6 +215,7 @@ fn differ(place: &str, theirs: &[Vec<Entry>], ours: &[Vec<Entry>], differences: 
         };
         units.iter().enumerate().flat_map(place).collect()
     };
+    let units_agree = theirs.len() == ours.len();
     let (theirs, mut ours) = (placed(theirs), placed(ours));
     let mut equal = 0;
     for (name, (at, entry)) in theirs {
@@ -223,7 +224,8 @@ fn differ(place: &str, theirs: &[Vec<Entry>], ours: &[Vec<Entry>], differences: 
             continue;
         };
         let mut found = Vec::new();
-        if at != our_at {
+        // Other counts of units move everything, which is told once.
+        if at != our_at && units_agree {
             found.push(format!("is {}, upstream's {}", spot(our_at), spot(at)));
         }
         if entry.classes != our.classes {
@@ -236,7 +238,7 @@ fn differ(place: &str, theirs: &[Vec<Entry>], ours: &[Vec<Entry>], differences: 
         if entry.guard != our.guard {
             found.push(format!("is guarded by {:?}, upstream's by {:?}", our.guard, entry.guard));
         }
-        equal += usize::from(found.is_empty());
+        equal += usize::from(found.is_empty() && at == our_at);
         differences.extend(found.into_iter().map(|text| format!("{place}: {name} {text}")));
     }
     differences.extend(ours.into_keys().map(|name| format!("{place}: {name} is extra")));
@@ -288,7 +290,7 @@ mod tests {
         let mut differences = Vec::new();
         assert_eq!(differ("fine x", &same, &same, &mut differences), 2);
         assert!(differences.is_empty());
-        let ours = [vec![entry("a", "A<2>", None), entry("b", "B", Some((500, 750)))], vec![c]];
+        let ours = [vec![entry("a", "A<2>", None), entry("b", "B", Some((500, 750)))], vec![c.clone()]];
         assert_eq!(differ("fine x", &same, &ours, &mut differences), 0);
         assert_eq!(
             differences,
@@ -302,6 +304,10 @@ mod tests {
         differences.clear();
         differ("fine x", &same, &[vec![a]], &mut differences);
         assert_eq!(differences, ["fine x: b is missing"]);
+        differences.clear();
+        let merged = [vec![entry("a", "A<1>", None), b, c]];
+        assert_eq!(differ("fine x", &same, &merged, &mut differences), 1);
+        assert_eq!(differences, ["fine x: c is extra"]);
     }
 
     #[test]
