@@ -284,6 +284,11 @@ int32_t blackwell_fmha_backward(const char* op, const natten_fmha_backward_args*
   }
   NATTENC_TRY(check_flag(op, "deterministic", args.deterministic));
   NATTENC_TRY(check_backward_sizes(op, args, longest(args)));
+  if (args.deterministic != 0) {
+    // Each has a counter of turns.
+    NATTENC_TRY(check_limit(op, "query tiles * heads * batch",
+                            product({ceil_div(longest(args), args.query_tile), args.heads, args.batch}), INT32_MAX));
+  }
   const KernelEntry* entry;
   NATTENC_TRY(pick(fmha_request(op, "blackwell_fmha_bwd", args, 1), entry));
   return entry->launch.fmha_backward(args, entry->info);

@@ -904,6 +904,9 @@ void bad_arguments_of_blackwell_are_named() {
   BAD_BLACKWELL_FMHA_BACKWARD(a.grad_query = memory + 4, "grad_query is");
   BAD(natten_blackwell_fmha_backward, blackwell_fmha_backward_args(), a.heads = 65536, NATTEN_E_UNSUPPORTED,
       "heads is 65536");
+  BAD(natten_blackwell_fmha_backward, blackwell_fmha_backward_args(),
+      (a.deterministic = 1, a.batch = 65535, a.heads = 32768, a.heads_kv = 1, a.dim = a.dim_value = 8, a.seqlen_q = 256),
+      NATTEN_E_UNSUPPORTED, "query tiles * heads * batch is 4294901760");
 }
 
 void kernels_can_be_listed() {
