@@ -25,6 +25,9 @@ namespace nattenc {
 // Upstream's wrappers take mutable pointers; the kernels only read these.
 inline void* blackwell_input(const void* pointer) { return const_cast<void*>(pointer); }
 
+// The wrappers take a device's number and ask the current device, whichever it is.
+constexpr int blackwell_device = 0;
+
 // Checks, sets up and launches the operation of an upstream wrapper.
 template <class Wrapper>
 int32_t run_blackwell(const char* name, Wrapper& wrapper, const typename Wrapper::Arguments& arguments,

@@ -14,7 +14,7 @@ int32_t run_blackwell_fmha_forward(const natten_fmha_forward_args& args, const K
   auto arguments = wrapper.initialize(
       blackwell_input(args.query), blackwell_input(args.key), blackwell_input(args.value), args.out, args.logsumexp,
       args.batch, args.seqlen_q, args.seqlen_kv, args.heads, args.heads_kv, args.dim, args.scale, args.max_seqlen_q,
-      args.max_seqlen_kv, blackwell_input(args.cumulative_seqlen_q), blackwell_input(args.cumulative_seqlen_kv), 0);
+      args.max_seqlen_kv, blackwell_input(args.cumulative_seqlen_q), blackwell_input(args.cumulative_seqlen_kv), blackwell_device);
   arguments.mainloop.scale_q = args.scale_q;
   arguments.mainloop.scale_k = args.scale_k;
   arguments.mainloop.scale_v = args.scale_v;

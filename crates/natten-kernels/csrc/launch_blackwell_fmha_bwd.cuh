@@ -16,7 +16,7 @@ int32_t run_blackwell_fmha_backward(const natten_fmha_backward_args& args, const
       blackwell_input(args.logsumexp), args.grad_query, args.grad_key, args.grad_value,
       blackwell_input(args.grad_out), args.batch, args.seqlen_q, args.seqlen_kv, args.heads, args.heads_kv, args.dim,
       args.scale, args.max_seqlen_q, args.max_seqlen_kv, blackwell_input(args.cumulative_seqlen_q),
-      blackwell_input(args.cumulative_seqlen_kv), semaphore, 0);
+      blackwell_input(args.cumulative_seqlen_kv), semaphore, blackwell_device);
   return run_blackwell(info.name, wrapper, arguments, args.allocator, args.stream);
 }
 

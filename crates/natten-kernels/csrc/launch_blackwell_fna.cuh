@@ -15,7 +15,7 @@ int32_t launch_blackwell_fna_forward(const natten_tiled_fna_forward_args& args, 
       args.batch, args.seqlen_q, args.seqlen_kv, args.heads, args.heads_kv, args.dim, args.scale,
       blackwell_dim<Wrapper>(args.q_shape), blackwell_dim<Wrapper>(args.kv_shape),
       blackwell_dim<Wrapper>(args.qkv_shape), blackwell_dim<Wrapper>(args.window), blackwell_dim<Wrapper>(args.stride),
-      blackwell_dim<Wrapper>(args.dilation), 0);
+      blackwell_dim<Wrapper>(args.dilation), blackwell_device);
   arguments.mainloop.scale_q = args.scale_q;
   arguments.mainloop.scale_k = args.scale_k;
   arguments.mainloop.scale_v = args.scale_v;

@@ -17,7 +17,7 @@ int32_t launch_blackwell_fna_backward(const natten_tiled_fna_backward_args& args
       blackwell_input(args.grad_out), args.batch, args.seqlen_q, args.seqlen_kv, args.heads, args.heads_kv, args.dim,
       args.scale, blackwell_dim<Wrapper>(args.q_shape), blackwell_dim<Wrapper>(args.kv_shape),
       blackwell_dim<Wrapper>(args.qkv_shape), blackwell_dim<Wrapper>(args.window), blackwell_dim<Wrapper>(args.stride),
-      blackwell_dim<Wrapper>(args.dilation), 0);
+      blackwell_dim<Wrapper>(args.dilation), blackwell_device);
   return run_blackwell(info.name, wrapper, arguments, args.allocator, args.stream);
 }
 

@@ -37,11 +37,12 @@ pub(super) fn ours(text: &str) -> anyhow::Result<Vec<Entry>> {
     let tokens = tokens(text);
     let functions = functions(&tokens)?;
     let rows = rows(&tokens)?;
+    let masked = mask_templates(&tokens);
     if functions.is_empty() {
         return rows
             .into_iter()
             .map(|row| {
-                let classes = row_classes(row.kind, &row.arguments)
+                let classes = row_classes(row.kind, &row.arguments, &masked)
                     .with_context(|| format!("row {} of kind {}", row.name, row.kind))?;
                 Ok(Entry { name: row.name.to_owned(), classes, guard: None })
             })
@@ -273,10 +274,45 @@ fn arguments(tokens: &[&str]) -> anyhow::Result<Vec<String>> {
     Ok(arguments.iter().map(|argument| join(argument)).collect())
 }
 
+/// `struct Name { template <class Mask, bool varlen> using With = Class; };`: name → class.
+fn mask_templates<'a>(tokens: &'a [&'a str]) -> BTreeMap<&'a str, &'a [&'a str]> {
+    const HEAD: [&str; 11] =
+        ["{", "template", "<", "class", "Mask", ",", "bool", "varlen", ">", "using", "With"];
+    let mut templates = BTreeMap::new();
+    for (at, window) in tokens.windows(HEAD.len() + 3).enumerate() {
+        let ["struct", name, head @ .., "="] = window else { continue };
+        if *head == HEAD {
+            let class = &tokens[at + window.len()..];
+            let length = class.iter().take_while(|token| **token != ";").count();
+            templates.insert(*name, &class[..length]);
+        }
+    }
+    templates
+}
+
 /// The classes that the launcher behind a row instantiates.
-fn row_classes(kind: &str, arguments: &[String]) -> anyhow::Result<Vec<String>> {
+fn row_classes(
+    kind: &str,
+    arguments: &[String],
+    masked_classes: &BTreeMap<&str, &[&str]>,
+) -> anyhow::Result<Vec<String>> {
     let all = arguments.join(", ");
     Ok(match kind {
+        "hopper_fna_forward" | "hopper_fna_backward" => arguments.to_vec(),
+        "hopper_fmha_forward" | "hopper_fmha_backward" => {
+            let class =
+                masked_classes.get(all.as_str()).with_context(|| format!("no class template {all}"))?;
+            masked(["DefaultFusion", "ResidualFusion", "CausalFusion"], |mask, varlen| {
+                let varlen = varlen.to_string();
+                let fill = |token: &&str| match *token {
+                    "Mask" => mask.to_owned(),
+                    "varlen" => varlen.clone(),
+                    other => other.to_owned(),
+                };
+                let filled: Vec<String> = class.iter().map(fill).collect();
+                join(&filled.iter().map(String::as_str).collect::<Vec<_>>())
+            })
+        }
         "reference_forward" | "reference_backward" => {
             let (element, causal) = arguments.split_first().context("no element type")?;
             vec![format!("fna_{kind}<{element}, cute::tuple<{}>>", causal.join(", "))]
@@ -394,6 +430,19 @@ mod tests {
                 ),
             ]
         );
+        let hopper = ours(
+            "namespace { struct Kernels0 {
+               template <class Mask, bool varlen>
+               using With = a::KernelForward<T, G, Mask, varlen>;
+             }; }
+             hopper_fmha_forward_entry<Kernels0>({\"h\", 1}), hopper_fna_forward_entry<a::K<T>>({\"n\"})",
+        )
+        .unwrap();
+        assert_eq!(
+            hopper[0].classes[3],
+            "a::KernelForward<T, G, cutlass::fmha::collective::ResidualFusion, true>"
+        );
+        assert_eq!(hopper[1], entry("n", &["a::K<T>"], None));
         let fmha = ours("blackwell_fmha_forward_entry<T, G, false>({\"m\"})").unwrap();
         assert_eq!(fmha[0].classes.len(), 5);
         assert_eq!(
@@ -416,9 +465,11 @@ mod tests {
             let error = format!("{:#}", upstream(text).unwrap_err());
             assert!(error.contains(reason), "{text}: {error}");
         }
-        for (text, reason) in
-            [("x_entry<T>({\"n\"})", "not known what such a row"), ("x_entry<T>(n)", "has no row")]
-        {
+        for (text, reason) in [
+            ("x_entry<T>({\"n\"})", "not known what such a row"),
+            ("x_entry<T>(n)", "has no row"),
+            ("hopper_fmha_forward_entry<K>({\"n\"})", "no class template K"),
+        ] {
             let error = format!("{:#}", ours(text).unwrap_err());
             assert!(error.contains(reason), "{text}: {error}");
         }
