@@ -220,7 +220,8 @@ int32_t check_fmha(const char* op, const Args& args) {
   NATTENC_TRY(check_flag(op, "causal", args.causal));
   NATTENC_TRY(check_positive(op, {{"query_tile", args.query_tile}, {"key_tile", args.key_tile}}));
   if (args.cumulative_seqlen_q == nullptr && args.cumulative_seqlen_kv == nullptr) {
-    for (const Number& number : {Number{"max_seqlen_q", args.max_seqlen_q}, Number{"max_seqlen_kv", args.max_seqlen_kv}}) {
+    for (const Number& number :
+         {Number{"max_seqlen_q", args.max_seqlen_q}, Number{"max_seqlen_kv", args.max_seqlen_kv}}) {
       if (number.value != 0) {
         return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s is %lld, must be 0 without cumulative_seqlen", op, number.name,
                     static_cast<long long>(number.value));
@@ -233,8 +234,9 @@ int32_t check_fmha(const char* op, const Args& args) {
                               {"cumulative_seqlen_kv", args.cumulative_seqlen_kv}}));
   NATTENC_TRY(check_positive(op, {{"max_seqlen_q", args.max_seqlen_q}, {"max_seqlen_kv", args.max_seqlen_kv}}));
   if (args.max_seqlen_q > args.seqlen_q || args.max_seqlen_kv > args.seqlen_kv) {
-    return fail(NATTEN_E_INVALID_ARGUMENT, "%s: max_seqlen_q and max_seqlen_kv are %d and %d, more than all tokens, %d and %d",
-                op, args.max_seqlen_q, args.max_seqlen_kv, args.seqlen_q, args.seqlen_kv);
+    return fail(NATTEN_E_INVALID_ARGUMENT,
+                "%s: max_seqlen_q and max_seqlen_kv are %d and %d, more than all tokens, %d and %d", op, args.max_seqlen_q,
+                args.max_seqlen_kv, args.seqlen_q, args.seqlen_kv);
   }
   return NATTEN_OK;
 }

@@ -15,8 +15,9 @@
 #include "nattenc/runtime.h"
 
 // Any other target compiles these kernels to a message that the device prints.
-#if defined(__CUDA_ARCH__) && !defined(CUTLASS_ARCH_MMA_SM100A_ENABLED) && !defined(CUTLASS_ARCH_MMA_SM100F_ENABLED) && \
-    !defined(CUTLASS_ARCH_MMA_SM103A_ENABLED) && !defined(CUTLASS_ARCH_MMA_SM103F_ENABLED)
+#if defined(__CUDA_ARCH__) &&                                                               \
+    !(defined(CUTLASS_ARCH_MMA_SM100A_ENABLED) || defined(CUTLASS_ARCH_MMA_SM100F_ENABLED) || \
+      defined(CUTLASS_ARCH_MMA_SM103A_ENABLED) || defined(CUTLASS_ARCH_MMA_SM103F_ENABLED))
 #error "Blackwell kernels exist for 10.0a and 10.3a alone"
 #endif
 

@@ -8,43 +8,43 @@
 
 namespace nattenc {
 
-template <class Wrapper>
-int32_t run_blackwell_fmha_backward(const natten_fmha_backward_args& args, const KernelInfo& info, int* semaphore) {
-  Wrapper wrapper;
-  const auto arguments = wrapper.initialize(
-      blackwell_input(args.query), blackwell_input(args.key), blackwell_input(args.value), blackwell_input(args.out),
-      blackwell_input(args.logsumexp), args.grad_query, args.grad_key, args.grad_value,
-      blackwell_input(args.grad_out), args.batch, args.seqlen_q, args.seqlen_kv, args.heads, args.heads_kv, args.dim,
-      args.scale, args.max_seqlen_q, args.max_seqlen_kv, blackwell_input(args.cumulative_seqlen_q),
-      blackwell_input(args.cumulative_seqlen_kv), semaphore, blackwell_device);
-  return run_blackwell(info.name, wrapper, arguments, args.allocator, args.stream);
-}
-
 template <class Element, class GemmShape, bool deterministic>
-int32_t pick_blackwell_fmha_backward(const natten_fmha_backward_args& args, const KernelInfo& info, int* semaphore) {
-  using namespace cutlass::fmha::collective;
-  using natten::cuda::fmha_blackwell::KernelBackward;
-  using Causal = CausalForBackwardMask<true>;
-  using Residual = ResidualMaskForBackward;
-  const bool causal = args.causal != 0;
-  if (args.cumulative_seqlen_q != nullptr) {
-    return causal
-               ? run_blackwell_fmha_backward<KernelBackward<Element, GemmShape, Causal, true, deterministic>>(args, info, semaphore)
-               : run_blackwell_fmha_backward<KernelBackward<Element, GemmShape, Residual, true, deterministic>>(args, info, semaphore);
+struct BlackwellFmhaBackward {
+  template <class Mask, bool variable>
+  using Wrapper = natten::cuda::fmha_blackwell::KernelBackward<Element, GemmShape, Mask, variable, deterministic>;
+
+  template <class Mask, bool variable>
+  static int32_t run(const natten_fmha_backward_args& args, const KernelInfo& info, int* semaphore) {
+    Wrapper<Mask, variable> wrapper;
+    const auto arguments = wrapper.initialize(
+        blackwell_input(args.query), blackwell_input(args.key), blackwell_input(args.value), blackwell_input(args.out),
+        blackwell_input(args.logsumexp), args.grad_query, args.grad_key, args.grad_value,
+        blackwell_input(args.grad_out), args.batch, args.seqlen_q, args.seqlen_kv, args.heads, args.heads_kv, args.dim,
+        args.scale, args.max_seqlen_q, args.max_seqlen_kv, blackwell_input(args.cumulative_seqlen_q),
+        blackwell_input(args.cumulative_seqlen_kv), semaphore, blackwell_device);
+    return run_blackwell(info.name, wrapper, arguments, args.allocator, args.stream);
   }
-  if (causal) {
-    return run_blackwell_fmha_backward<KernelBackward<Element, GemmShape, Causal, false, deterministic>>(args, info, semaphore);
+
+  static int32_t launch(const natten_fmha_backward_args& args, const KernelInfo& info, int* semaphore) {
+    using namespace cutlass::fmha::collective;
+    const bool causal = args.causal != 0;
+    if (args.cumulative_seqlen_q != nullptr) {
+      return causal ? run<CausalForBackwardMask<true>, true>(args, info, semaphore)
+                    : run<ResidualMaskForBackward, true>(args, info, semaphore);
+    }
+    if (causal) {
+      return run<CausalForBackwardMask<true>, false>(args, info, semaphore);
+    }
+    const bool whole_tiles = args.seqlen_q % info.query_tile[0] == 0 && args.seqlen_kv % info.key_tile[0] == 0;
+    return whole_tiles ? run<NoMask, false>(args, info, semaphore)
+                       : run<ResidualMaskForBackward, false>(args, info, semaphore);
   }
-  const bool whole = args.seqlen_q % info.query_tile[0] == 0 && args.seqlen_kv % info.key_tile[0] == 0;
-  return whole
-             ? run_blackwell_fmha_backward<KernelBackward<Element, GemmShape, NoMask, false, deterministic>>(args, info, semaphore)
-             : run_blackwell_fmha_backward<KernelBackward<Element, GemmShape, Residual, false, deterministic>>(args, info, semaphore);
-}
+};
 
 template <class Element, class GemmShape>
 int32_t launch_blackwell_fmha_backward(const natten_fmha_backward_args& args, const KernelInfo& info) {
   if (args.deterministic == 0) {
-    return pick_blackwell_fmha_backward<Element, GemmShape, false>(args, info, nullptr);
+    return BlackwellFmhaBackward<Element, GemmShape, false>::launch(args, info, nullptr);
   }
   // One turn counter per query tile, sequence and head.
   const int32_t tokens = args.cumulative_seqlen_q != nullptr ? args.max_seqlen_q : args.seqlen_q;
@@ -54,17 +54,18 @@ int32_t launch_blackwell_fmha_backward(const natten_fmha_backward_args& args, co
                                  sizeof(int) * static_cast<size_t>(tiles) * static_cast<size_t>(args.batch) *
                                      static_cast<size_t>(args.heads),
                                  true));
-  NATTENC_TRY((pick_blackwell_fmha_backward<Element, GemmShape, true>(args, info, static_cast<int*>(semaphore.get()))));
+  using Deterministic = BlackwellFmhaBackward<Element, GemmShape, true>;
+  NATTENC_TRY(Deterministic::launch(args, info, static_cast<int*>(semaphore.get())));
   return semaphore.release();
 }
 
 template <class Element, class GemmShape>
 constexpr KernelEntry blackwell_fmha_backward_entry(const BlackwellRow& row) {
+  using Kernels = BlackwellFmhaBackward<Element, GemmShape, false>;
   // The masks differ in no storage.
-  using Wrapper = natten::cuda::fmha_blackwell::KernelBackward<Element, GemmShape, cutlass::fmha::collective::NoMask,
-                                                               false, false>;
+  using Kernel = typename Kernels::template Wrapper<cutlass::fmha::collective::NoMask, false>::Operation::Kernel;
   return {blackwell_info<decltype(cute::take<0, 1>(GemmShape{})), decltype(cute::take<1, 2>(GemmShape{})), GemmShape>(
-              "blackwell_fmha_bwd", row, 1, 0, Wrapper::Operation::Kernel::SharedStorageSize),
+              "blackwell_fmha_bwd", row, 1, 0, Kernel::SharedStorageSize),
           &launch_blackwell_fmha_backward<Element, GemmShape>};
 }
 
