@@ -148,7 +148,7 @@ pub fn build(
 
     let build_dir = project.build_dir(&variant.name);
     let _lock = lock(&build_dir)?;
-    let cache = Cache::new(&fetching.home);
+    let cache = Cache::new(&fetching.home, &build_dir);
     let texts = render(&plan, toolkit, &build_dir)?;
     let parts = Parts::new(&ready, &sources, &build_dir, &texts.support_digest)?;
     let signal = watch_signals()?;

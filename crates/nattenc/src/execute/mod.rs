@@ -289,6 +289,13 @@ impl Coordinator<'_> {
             .collect()
     }
 
+    /// Says once that the store cannot be written.
+    fn warn_of_store(&self) {
+        if let Some(trouble) = self.setting.cache.trouble() {
+            self.setting.reporter.warning(&trouble);
+        }
+    }
+
     fn ended(&mut self, id: JobId, ended: Ended, wall: Duration, interrupted: bool) -> anyhow::Result<()> {
         let job = &self.graph.jobs()[id];
         match ended {
@@ -298,6 +305,7 @@ impl Coordinator<'_> {
                         .reporter
                         .warning(&format!("{}: not recorded in the cache: {error}", job.label));
                 }
+                self.warn_of_store();
                 self.setting.reporter.finished(job, Outcome::Ran { wall, peak_memory: action.peak_memory });
                 self.done(id, &action, How::Ran)
             }
@@ -518,7 +526,7 @@ mod tests {
             jobs: usize,
             on_failure: OnFailure,
         ) -> anyhow::Result<Built> {
-            let cache = Cache::new(self.home.path());
+            let cache = Cache::new(self.home.path(), self.home.path());
             let setting = Setting {
                 scratch: self.home.path().join(place).join("scratch"),
                 logs: self.home.path().join(place).join("logs"),
@@ -580,7 +588,7 @@ mod tests {
         let bench = Bench::new();
         let first = bench.run(&chain("word")).unwrap();
         assert_eq!(ran(&first), ["upper", "twice"]);
-        let cache = Cache::new(bench.home.path());
+        let cache = Cache::new(bench.home.path(), bench.home.path());
         assert_eq!(cache.get(&first.outputs[1][0]).as_deref(), Some(&b"WORDWORD"[..]));
         let second = bench.run(&chain("word")).unwrap();
         assert!(ran(&second).is_empty());
