@@ -79,7 +79,28 @@ bool has_code(const Unit& unit, const KernelInfo& info, const Device& device) {
 }
 
 bool has_tiles(const KernelInfo& info, const Request& request) {
-  return info.query_tile[0] == request.query_tile && info.key_tile[0] == request.key_tile;
+  for (int i = 0; i < 3; ++i) {
+    if (info.query_tile[i] != request.query_tile[i] || info.key_tile[i] != request.key_tile[i]) {
+      return false;
+    }
+  }
+  return info.schedule == request.schedule;
+}
+
+bool has_head_dim(const KernelInfo& info, const Request& request) {
+  return request.exact_head_dim ? request.head_dim == info.max_head_dim : request.head_dim <= info.max_head_dim;
+}
+
+// "8x8", of the numbers that apply.
+template <class Number>
+std::string tile_text(const Number (&tile)[3]) {
+  std::string text;
+  for (const Number number : tile) {
+    if (number != 0) {
+      text += (text.empty() ? "" : "x") + std::to_string(number);
+    }
+  }
+  return text;
 }
 
 bool is_aligned(const KernelInfo& info, const Request& request) {
@@ -102,7 +123,11 @@ std::string kind_text(const char* family, int32_t backward, int32_t rank, int32_
   const bool permutes = strcmp(family, "token_permute") == 0;
   std::string text = rank == 0 ? "" : std::to_string(rank) + "-D ";
   text += dtype_name(dtype);
-  text += permutes ? (backward != 0 ? " unpermute" : " permute") : rank == 0 ? "" : backward != 0 ? " backward" : " forward";
+  if (permutes) {
+    text += backward != 0 ? " unpermute" : " permute";
+  } else if (strcmp(family, "compute_delta") != 0) {
+    text += backward != 0 ? " backward" : " forward";
+  }
   if (rank != 0 && !permutes) {
     text += " causal " + mask_text(causal, rank);
   }
@@ -158,9 +183,12 @@ int32_t fail_sizes(const Request& request, const Device& device) {
     }
     std::string text;
     if (info.query_tile[0] != 0) {
-      text = "tiles " + std::to_string(info.query_tile[0]) + " x " + std::to_string(info.key_tile[0]) + " ";
+      text = "tiles " + tile_text(info.query_tile) + " x " + tile_text(info.key_tile) + " ";
     }
-    text += "head dim <= " + std::to_string(info.max_head_dim);
+    if (info.schedule >= 0) {
+      text += "kernel_type " + std::to_string(info.schedule) + " ";
+    }
+    text += (request.exact_head_dim ? "head dim " : "head dim <= ") + std::to_string(info.max_head_dim);
     if (info.alignment > 1) {
       text += " in multiples of " + std::to_string(info.alignment);
     }
@@ -174,9 +202,12 @@ int32_t fail_sizes(const Request& request, const Device& device) {
   int32_t status = fail(
       NATTEN_E_UNSUPPORTED, "%s: no %s kernel for %s takes ", request.op, request.family,
       kind_text(request.family, request.backward, request.rank, request.dtype, request.causal).c_str());
-  if (request.query_tile != 0) {
-    extend_message("query tiles of %lld and key tiles of %lld tokens, ", static_cast<long long>(request.query_tile),
-                   static_cast<long long>(request.key_tile));
+  if (request.query_tile[0] != 0) {
+    extend_message("query tiles of %s and key tiles of %s tokens, ", tile_text(request.query_tile).c_str(),
+                   tile_text(request.key_tile).c_str());
+  }
+  if (request.schedule >= 0) {
+    extend_message("kernel_type %d, ", request.schedule);
   }
   extend_message("head dim %lld; on device %d there are: %s", static_cast<long long>(request.head_dim), device.ordinal,
                  usable.empty() ? "none" : join(usable).c_str());
@@ -234,7 +265,7 @@ int32_t select(const Request& request, const Device& device, const KernelEntry*&
       return false;
     }
     code = true;
-    return has_tiles(info, request) && request.head_dim <= info.max_head_dim && is_aligned(info, request) &&
+    return has_tiles(info, request) && has_head_dim(info, request) && is_aligned(info, request) &&
            info.shared_memory <= device.shared_memory;
   });
   if (entry != nullptr) {
