@@ -1,29 +1,12 @@
-// The C entry points of the Blackwell backends: check the arguments, ask for the device, pick a kernel,
-// launch it.
+// The Blackwell backends: argument checks and the request to the registry.
 #include <algorithm>
 #include <cmath>
 
-#include "natten_kernels.h"
+#include "nattenc/abi.h"
 #include "nattenc/checks.h"
-#include "nattenc/registry.h"
-#include "nattenc/runtime.h"
-#include "nattenc/select.h"
-#include "nattenc/status.h"
 
 namespace nattenc {
 namespace {
-
-// TMA addresses, and strides but the innermost, are in units of 16 bytes and below this many.
-constexpr int64_t tma_limit = (int64_t{1} << 40) - 1;
-
-// What a caller may leave zero, because it means something to another backend alone.
-int32_t check_unused(const char* op, const char* name, int64_t value) {
-  if (value != 0) {
-    return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s is %lld, and this backend has none: it must be 0", op, name,
-                static_cast<long long>(value));
-  }
-  return NATTEN_OK;
-}
 
 // What every operation has: dtype, counts, scale, operands.
 template <class Args>
@@ -39,11 +22,7 @@ int32_t check_operands(const char* op, const Args& args) {
     return fail(NATTEN_E_INVALID_ARGUMENT, "%s: heads is %d, must be a multiple of heads_kv, %d", op, args.heads,
                 args.heads_kv);
   }
-  const int32_t elements = 16 / element_size(args.dtype);
-  if (args.dim % elements != 0) {
-    return fail(NATTEN_E_INVALID_ARGUMENT, "%s: dim is %d, must be a multiple of %d (16 bytes) for %s", op, args.dim,
-                elements, dtype_name(args.dtype));
-  }
+  NATTENC_TRY(check_16_bytes(op, args.dtype, {{"dim", args.dim}}));
   if (!std::isfinite(args.scale) || args.scale == 0) {
     return fail(NATTEN_E_INVALID_ARGUMENT, "%s: scale is %g, must be finite and not 0", op,
                 static_cast<double>(args.scale));
@@ -59,7 +38,7 @@ int32_t check_forward_results(const char* op, const Args& args) {
   if (args.logsumexp != nullptr) {
     NATTENC_TRY(check_pointers(op, sizeof(float), {{"logsumexp", args.logsumexp}}));
   }
-  NATTENC_TRY(check_unused(op, "kernel_type", args.kernel_type));
+  NATTENC_TRY(check_unused(op, {{"kernel_type", args.kernel_type}}));
   NATTENC_TRY(check_flag(op, "persistent", args.persistent));
   const bool fp8 = element_size(args.dtype) == 1;
   const struct {
@@ -93,11 +72,8 @@ template <class Args>
 int32_t check_forward_sizes(const char* op, const Args& args, int64_t tokens, int64_t tile) {
   NATTENC_TRY(check_limit(op, "heads * dim", product({args.heads, args.dim}), INT32_MAX));
   NATTENC_TRY(check_limit(op, "seqlen_q * heads", product({args.seqlen_q, args.heads}), INT32_MAX));
-  const int64_t size = element_size(args.dtype);
-  NATTENC_TRY(check_limit(op, "bytes of a sequence of query", product({args.seqlen_q, args.heads, args.dim, size}),
-                          tma_limit));
-  NATTENC_TRY(check_limit(op, "bytes of a sequence of key",
-                          product({args.seqlen_kv, args.heads_kv, args.dim, size}), tma_limit));
+  NATTENC_TRY(check_limit(op, "seqlen * heads * dim",
+                          product({std::max(args.seqlen_q, args.seqlen_kv), args.heads, args.dim}), tma_limit));
   if (args.persistent != 0) {
     return check_limit(op, "query tiles * heads * batch",
                        product({ceil_div(tokens, tile), args.heads, args.batch}), INT32_MAX);
@@ -145,7 +121,7 @@ int32_t check_padded(const char* op, int rank, const char* shape_name, const int
 template <class Args>
 int32_t check_tiled(const char* op, int rank, const Args& args) {
   NATTENC_TRY(check_operands(op, args));
-  NATTENC_TRY(check_unused(op, "num_extra_kv", args.num_extra_kv));
+  NATTENC_TRY(check_unused(op, {{"num_extra_kv", args.num_extra_kv}}));
   NATTENC_TRY(check_neighborhood(op, rank, args.qkv_shape, args.window, args.stride, args.dilation, args.causal));
   NATTENC_TRY(check_padded(op, rank, "q_shape", args.q_shape, "query_tile", args.query_tile, "seqlen_q", args.seqlen_q,
                            args.qkv_shape, args.dilation));
@@ -167,21 +143,17 @@ Request tiled_request(const char* op, const char* family, int rank, const Args& 
   request.backward = backward;
   request.rank = rank;
   request.dtype = args.dtype;
+  request.causal = causal_bits(args.causal, rank);
   for (int i = 0; i < rank; ++i) {
-    request.causal |= args.causal[i] << i;
-    request.query_shape[i] = args.query_tile[i];
-    request.key_shape[i] = args.key_tile[i];
+    request.query_tile[i] = args.query_tile[i];
+    request.key_tile[i] = args.key_tile[i];
   }
   request.head_dim = args.dim;
   request.multiples[0] = args.dim;
   return request;
 }
 
-int32_t pick(const Request& request, const KernelEntry*& entry) {
-  Device device;
-  NATTENC_TRY(current_device(request.op, device));
-  return select(request, device, entry);
-}
+}  // namespace
 
 int32_t blackwell_fna_forward(const char* op, int rank, const natten_tiled_fna_forward_args* pointer) {
   NATTENC_TRY(check_args(op, pointer));
@@ -211,6 +183,8 @@ int32_t blackwell_fna_backward(const char* op, int rank, const natten_tiled_fna_
 
 // ---- dense attention ---------------------------------------------------------------------------
 
+namespace {
+
 template <class Args>
 int32_t check_fmha(const char* op, const Args& args) {
   NATTENC_TRY(check_operands(op, args));
@@ -235,8 +209,8 @@ int32_t check_fmha(const char* op, const Args& args) {
   NATTENC_TRY(check_positive(op, {{"max_seqlen_q", args.max_seqlen_q}, {"max_seqlen_kv", args.max_seqlen_kv}}));
   if (args.max_seqlen_q > args.seqlen_q || args.max_seqlen_kv > args.seqlen_kv) {
     return fail(NATTEN_E_INVALID_ARGUMENT,
-                "%s: max_seqlen_q and max_seqlen_kv are %d and %d, more than all tokens, %d and %d", op, args.max_seqlen_q,
-                args.max_seqlen_kv, args.seqlen_q, args.seqlen_kv);
+                "%s: max_seqlen_q and max_seqlen_kv are %d and %d, more than all tokens, %d and %d", op,
+                args.max_seqlen_q, args.max_seqlen_kv, args.seqlen_q, args.seqlen_kv);
   }
   return NATTEN_OK;
 }
@@ -248,8 +222,8 @@ Request fmha_request(const char* op, const char* family, const Args& args, int32
   request.family = family;
   request.backward = backward;
   request.dtype = args.dtype;
-  request.query_shape[0] = args.query_tile;
-  request.key_shape[0] = args.key_tile;
+  request.query_tile[0] = args.query_tile;
+  request.key_tile[0] = args.key_tile;
   request.head_dim = args.dim;
   request.multiples[0] = args.dim;
   return request;
@@ -260,6 +234,8 @@ template <class Args>
 int64_t longest(const Args& args) {
   return args.cumulative_seqlen_q != nullptr ? args.max_seqlen_q : args.seqlen_q;
 }
+
+}  // namespace
 
 int32_t blackwell_fmha_forward(const char* op, const natten_fmha_forward_args* pointer) {
   NATTENC_TRY(check_args(op, pointer));
@@ -281,8 +257,9 @@ int32_t blackwell_fmha_backward(const char* op, const natten_fmha_backward_args*
   const natten_fmha_backward_args& args = *pointer;
   NATTENC_TRY(check_fmha(op, args));
   NATTENC_TRY(check_backward_results(op, args));
-  if (args.key_splits != 1) {
-    NATTENC_TRY(check_unused(op, "key_splits", args.key_splits));
+  if (args.key_splits < 0 || args.key_splits > 1) {
+    return fail(NATTEN_E_INVALID_ARGUMENT, "%s: key_splits is %d, must be 0 or 1: these kernels do not split keys", op,
+                args.key_splits);
   }
   NATTENC_TRY(check_flag(op, "deterministic", args.deterministic));
   NATTENC_TRY(check_backward_sizes(op, args, longest(args)));
@@ -296,27 +273,4 @@ int32_t blackwell_fmha_backward(const char* op, const natten_fmha_backward_args*
   return entry->launch.fmha_backward(args, entry->info);
 }
 
-}  // namespace
 }  // namespace nattenc
-
-using nattenc::guarded;
-
-#define NATTENC_BLACKWELL(op, Args, call) \
-  int32_t op(const Args* args) { return guarded([&] { return nattenc::call; }); }
-
-NATTENC_BLACKWELL(natten_blackwell_na1d_forward, natten_tiled_fna_forward_args,
-                  blackwell_fna_forward("natten_blackwell_na1d_forward", 1, args))
-NATTENC_BLACKWELL(natten_blackwell_na2d_forward, natten_tiled_fna_forward_args,
-                  blackwell_fna_forward("natten_blackwell_na2d_forward", 2, args))
-NATTENC_BLACKWELL(natten_blackwell_na3d_forward, natten_tiled_fna_forward_args,
-                  blackwell_fna_forward("natten_blackwell_na3d_forward", 3, args))
-NATTENC_BLACKWELL(natten_blackwell_na1d_backward, natten_tiled_fna_backward_args,
-                  blackwell_fna_backward("natten_blackwell_na1d_backward", 1, args))
-NATTENC_BLACKWELL(natten_blackwell_na2d_backward, natten_tiled_fna_backward_args,
-                  blackwell_fna_backward("natten_blackwell_na2d_backward", 2, args))
-NATTENC_BLACKWELL(natten_blackwell_na3d_backward, natten_tiled_fna_backward_args,
-                  blackwell_fna_backward("natten_blackwell_na3d_backward", 3, args))
-NATTENC_BLACKWELL(natten_blackwell_fmha_forward, natten_fmha_forward_args,
-                  blackwell_fmha_forward("natten_blackwell_fmha_forward", args))
-NATTENC_BLACKWELL(natten_blackwell_fmha_backward, natten_fmha_backward_args,
-                  blackwell_fmha_backward("natten_blackwell_fmha_backward", args))

@@ -25,6 +25,9 @@ struct Number {
 // Limits of a grid's y and z.
 constexpr int64_t grid_limit = 65535;
 
+// TMA's strides are of less than 2^40 bytes: elements of two bytes in one batch entry.
+constexpr int64_t tma_limit = (int64_t{1} << 39) - 1;
+
 const char* dtype_name(int32_t dtype);
 
 // Bytes of an element, 0 for a number that is no dtype.
@@ -51,12 +54,34 @@ int32_t check_limit(const char* op, const char* what, int64_t value, int64_t lim
 int32_t check_neighborhood(const char* op, int rank, const int32_t* extent, const int32_t* window,
                            const int32_t* stride, const int32_t* dilation, const int32_t* causal);
 
+// Numbers of elements that must be multiples of 16 bytes, the width of the kernels' loads.
+int32_t check_16_bytes(const char* op, int32_t dtype, std::initializer_list<Number> numbers);
+
+// Kernels without grouped heads.
+int32_t check_same_heads(const char* op, int32_t heads, int32_t heads_kv);
+
+// Fields that the operation's kernels have no use for: 0.
+int32_t check_unused(const char* op, std::initializer_list<Number> numbers);
+
+// Hopper's schedules: 0, 1, 2.
+int32_t check_kernel_type(const char* op, int32_t kernel_type);
+
 int32_t check_allocator(const char* op, const natten_allocator& allocator);
 
 // NULL and a wrong struct size, for every args struct: they all start with their size.
 template <class Args>
 int32_t check_args(const char* op, const Args* args) {
   return check_struct(op, args, sizeof(Args));
+}
+
+// The scales of FP8 operands, in operations that take none.
+template <class Args>
+int32_t check_unit_scales(const char* op, const Args& args) {
+  if (args.scale_q != 1.0f || args.scale_k != 1.0f || args.scale_v != 1.0f || args.inv_scale_o != 1.0f) {
+    return fail(NATTEN_E_INVALID_ARGUMENT, "%s: scale_q, scale_k, scale_v and inv_scale_o must be 1: no FP8 operands",
+                op);
+  }
+  return NATTEN_OK;
 }
 
 }  // namespace nattenc

@@ -1,6 +1,5 @@
 #include "nattenc/select.h"
 
-#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string>
@@ -80,11 +79,33 @@ bool has_code(const Unit& unit, const KernelInfo& info, const Device& device) {
 }
 
 bool has_tiles(const KernelInfo& info, const Request& request) {
-  if (request.query_shape[0] != 0) {
-    return std::equal(info.query_tile, info.query_tile + 3, request.query_shape) &&
-           std::equal(info.key_tile, info.key_tile + 3, request.key_shape);
+  for (int i = 0; i < 3; ++i) {
+    if (info.query_tile[i] != request.query_tile[i] || info.key_tile[i] != request.key_tile[i]) {
+      return false;
+    }
   }
-  return info.query_tile[0] == request.query_tile && info.key_tile[0] == request.key_tile;
+  return info.schedule == request.schedule;
+}
+
+bool has_head_dim(const KernelInfo& info, const Request& request) {
+  return request.exact_head_dim ? request.head_dim == info.max_head_dim : request.head_dim <= info.max_head_dim;
+}
+
+// "8x8", of the numbers that apply.
+template <class Number>
+std::string tile_text(const Number (&tile)[3]) {
+  std::string text;
+  for (const Number number : tile) {
+    if (number != 0) {
+      text += (text.empty() ? "" : "x") + std::to_string(number);
+    }
+  }
+  return text;
+}
+
+// The argument that asks for a schedule, and its number.
+std::string schedule_text(const char* family, int32_t schedule) {
+  return (strncmp(family, "blackwell", 9) == 0 ? "persistent " : "kernel_type ") + std::to_string(schedule);
 }
 
 bool is_aligned(const KernelInfo& info, const Request& request) {
@@ -92,15 +113,6 @@ bool is_aligned(const KernelInfo& info, const Request& request) {
   const auto bytes = static_cast<uintptr_t>(elements * element_size(info.dtype));
   return request.multiples[0] % elements == 0 && request.multiples[1] % elements == 0 &&
          request.addresses % bytes == 0;
-}
-
-// "8x16", or one number
-std::string shape_text(const int32_t* shape) {
-  std::string text = std::to_string(shape[0]);
-  for (int i = 1; i < 3 && shape[i] != 0; ++i) {
-    text += "x" + std::to_string(shape[i]);
-  }
-  return text;
 }
 
 std::string mask_text(int32_t causal, int32_t rank) {
@@ -116,7 +128,11 @@ std::string kind_text(const char* family, int32_t backward, int32_t rank, int32_
   const bool permutes = strcmp(family, "token_permute") == 0;
   std::string text = rank == 0 ? "" : std::to_string(rank) + "-D ";
   text += dtype_name(dtype);
-  text += permutes ? (backward != 0 ? " unpermute" : " permute") : rank == 0 ? "" : backward != 0 ? " backward" : " forward";
+  if (permutes) {
+    text += backward != 0 ? " unpermute" : " permute";
+  } else if (strcmp(family, "compute_delta") != 0) {
+    text += backward != 0 ? " backward" : " forward";
+  }
   if (rank != 0 && !permutes) {
     text += " causal " + mask_text(causal, rank);
   }
@@ -140,7 +156,7 @@ int32_t fail_device(const Request& request, const Device& device) {
   std::set<std::string> codes;
   std::set<std::string> ranges;
   bool for_device = false;
-  std::string suffix;
+  const char* suffix = "";
   find(request.family, [&](const Unit& unit, const KernelEntry& entry) {
     if (is_kind(entry.info, request)) {
       for (int32_t c = 0; c < unit.code_count; ++c) {
@@ -165,8 +181,7 @@ int32_t fail_device(const Request& request, const Device& device) {
       request.op, device.ordinal, named ? properties.name : "unnamed", capability.c_str(), variant, request.family,
       join(ranges).c_str(), join(codes).c_str());
   if (for_device) {
-    extend_message("rebuild with `nattenc build --variant %s --capability %s%s`", variant, capability.c_str(),
-                   suffix.c_str());
+    extend_message("rebuild with `nattenc build --variant %s --capability %s%s`", variant, capability.c_str(), suffix);
   } else {
     extend_message("no build has any for this device: use another backend");
   }
@@ -184,14 +199,14 @@ int32_t fail_sizes(const Request& request, const Device& device) {
     }
     std::string text;
     if (info.query_tile[0] != 0) {
-      text = "tiles " + shape_text(info.query_tile) + " x " + shape_text(info.key_tile) + " ";
+      text = "tiles " + tile_text(info.query_tile) + " x " + tile_text(info.key_tile) + " ";
     }
-    text += "head dim <= " + std::to_string(info.max_head_dim);
+    if (info.schedule >= 0) {
+      text += schedule_text(info.family, info.schedule) + " ";
+    }
+    text += (request.exact_head_dim ? "head dim " : "head dim <= ") + std::to_string(info.max_head_dim);
     if (info.alignment > 1) {
       text += " in multiples of " + std::to_string(info.alignment);
-    }
-    if (info.schedule != -1) {
-      text += " schedule " + std::to_string(info.schedule);
     }
     if (info.shared_memory > device.shared_memory) {
       too_large.insert(text + " needs " + std::to_string(info.shared_memory));
@@ -203,15 +218,12 @@ int32_t fail_sizes(const Request& request, const Device& device) {
   int32_t status = fail(
       NATTEN_E_UNSUPPORTED, "%s: no %s kernel for %s takes ", request.op, request.family,
       kind_text(request.family, request.backward, request.rank, request.dtype, request.causal).c_str());
-  if (request.query_shape[0] != 0) {
-    extend_message("query tiles of %s and key tiles of %s tokens, ", shape_text(request.query_shape).c_str(),
-                   shape_text(request.key_shape).c_str());
-  } else if (request.query_tile != 0) {
-    extend_message("query tiles of %lld and key tiles of %lld tokens, ", static_cast<long long>(request.query_tile),
-                   static_cast<long long>(request.key_tile));
+  if (request.query_tile[0] != 0) {
+    extend_message("query tiles of %s and key tiles of %s tokens, ", tile_text(request.query_tile).c_str(),
+                   tile_text(request.key_tile).c_str());
   }
-  if (request.schedule != -1) {
-    extend_message("schedule %d, ", request.schedule);
+  if (request.schedule >= 0) {
+    extend_message("%s, ", schedule_text(request.family, request.schedule).c_str());
   }
   extend_message("head dim %lld; on device %d there are: %s", static_cast<long long>(request.head_dim), device.ordinal,
                  usable.empty() ? "none" : join(usable).c_str());
@@ -269,7 +281,7 @@ int32_t select(const Request& request, const Device& device, const KernelEntry*&
       return false;
     }
     code = true;
-    return has_tiles(info, request) && info.schedule == request.schedule && request.head_dim <= info.max_head_dim && is_aligned(info, request) &&
+    return has_tiles(info, request) && has_head_dim(info, request) && is_aligned(info, request) &&
            info.shared_memory <= device.shared_memory;
   });
   if (entry != nullptr) {

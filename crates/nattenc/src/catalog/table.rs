@@ -4,15 +4,20 @@
 use anyhow::{Context, anyhow, bail};
 use serde::Deserialize;
 
-use super::{Direction, Dtype, Family, Group, Kernel, Splits};
+use super::{Direction, Dtype, Family, Group, Kernel, Schedule, Splits, Tiles};
 
 /// Family name and table text, in upstream's order of families.
 pub(super) const TABLES: &[(&str, &str)] = &[
     ("reference", include_str!("../../../../templates/cuda/reference/instances.toml")),
     ("fna", include_str!("../../../../templates/cuda/fna/instances.toml")),
+    ("fmha", include_str!("../../../../templates/cuda/fmha/instances.toml")),
+    ("hopper_fna", include_str!("../../../../templates/cuda/hopper_fna/instances.toml")),
+    ("hopper_fna_bwd", include_str!("../../../../templates/cuda/hopper_fna_bwd/instances.toml")),
+    ("hopper_fmha", include_str!("../../../../templates/cuda/hopper_fmha/instances.toml")),
+    ("hopper_fmha_bwd", include_str!("../../../../templates/cuda/hopper_fmha_bwd/instances.toml")),
     ("blackwell_fna", include_str!("../../../../templates/cuda/blackwell_fna/instances.toml")),
-    ("blackwell_fmha", include_str!("../../../../templates/cuda/blackwell_fmha/instances.toml")),
     ("blackwell_fna_bwd", include_str!("../../../../templates/cuda/blackwell_fna_bwd/instances.toml")),
+    ("blackwell_fmha", include_str!("../../../../templates/cuda/blackwell_fmha/instances.toml")),
     ("blackwell_fmha_bwd", include_str!("../../../../templates/cuda/blackwell_fmha_bwd/instances.toml")),
     ("token_permute", include_str!("../../../../templates/cuda/token_permute/instances.toml")),
     ("compute_delta", include_str!("../../../../templates/cuda/compute_delta/instances.toml")),
@@ -40,14 +45,12 @@ struct Table {
     /// The first rule that matches gives a group's shapes; without rules it is one kernel.
     #[serde(default)]
     shapes: Vec<ShapeRule>,
-    /// Largest head dims.
     #[serde(default = "no_head_dim")]
     head_dims: Vec<u32>,
-    /// The first rule that matches gives the tile shapes.
+    /// Instead of shapes, where each kernel is a group of its own: the first rule that matches gives
+    /// the tile shapes.
     #[serde(default)]
     tiles: Vec<TileRule>,
-    #[serde(default)]
-    schedules: Vec<u8>,
 }
 
 fn forward() -> Vec<Direction> {
@@ -58,12 +61,12 @@ fn no_rank() -> Vec<u8> {
     vec![0]
 }
 
-fn no_head_dim() -> Vec<u32> {
-    vec![0]
-}
-
 fn any_sm() -> Vec<[u16; 2]> {
     vec![[0, u16::MAX]]
+}
+
+fn no_head_dim() -> Vec<u32> {
+    vec![0]
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,8 +78,6 @@ enum Axis {
     Dtype,
     Causal,
     HeadDim,
-    Tile,
-    Schedule,
 }
 
 #[derive(Deserialize, Clone)]
@@ -105,8 +106,16 @@ struct ShapeRule {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct TileRule {
     rank: Option<u8>,
-    /// Pairs of a query tile's and a key tile's shape.
-    list: Vec<[Vec<u32>; 2]>,
+    head_dims: Option<Vec<u32>>,
+    list: Vec<TileRow>,
+}
+
+#[derive(Deserialize, Clone)]
+#[serde(deny_unknown_fields)]
+struct TileRow {
+    q: Vec<u32>,
+    kv: Vec<u32>,
+    schedule: Option<Schedule>,
 }
 
 /// One combination of the axes. Those that have no loop keep their only value.
@@ -118,8 +127,6 @@ struct Point {
     dtype: DtypeRow,
     causal: Vec<bool>,
     head_dim: u32,
-    tile: [Vec<u32>; 2],
-    schedule: Option<u8>,
 }
 
 /// Parses and expands one table.
@@ -138,19 +145,16 @@ fn expand(name: &str, text: &str) -> anyhow::Result<Family> {
         dtype: table.dtypes.first().ok_or_else(|| first("dtype"))?.clone(),
         causal: Vec::new(),
         head_dim: *table.head_dims.first().ok_or_else(|| first("head dim"))?,
-        tile: <[Vec<u32>; 2]>::default(),
-        schedule: None,
     }];
     for axis in &table.loops {
-        let spread =
-            points.iter().map(|point| along(&table, *axis, point)).collect::<anyhow::Result<Vec<_>>>()?;
-        points = spread.into_iter().flatten().collect();
+        points = points.iter().flat_map(|point| along(&table, *axis, point)).collect();
     }
     let groups = points
         .into_iter()
         .filter(|point| point.sm[0] >= point.dtype.sm_min)
-        .map(|point| group(&table, &point))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+        .map(|point| groups(&table, &point))
+        .collect::<anyhow::Result<Vec<_>>>()?
+        .concat();
     Ok(Family { name: name.to_owned(), autogen: table.autogen, splits: table.splits, groups })
 }
 
@@ -164,8 +168,6 @@ fn check(table: &Table) -> anyhow::Result<()> {
         (Axis::Dtype, table.dtypes.len()),
         (Axis::Causal, if table.causal { 2 } else { 1 }),
         (Axis::HeadDim, table.head_dims.len()),
-        (Axis::Tile, if table.tiles.is_empty() { 1 } else { 2 }),
-        (Axis::Schedule, if table.schedules.is_empty() { 1 } else { 2 }),
     ] {
         if values > 1 && place(axis).is_none() {
             bail!("{axis:?} has {values} values and no loop");
@@ -177,8 +179,8 @@ fn check(table: &Table) -> anyhow::Result<()> {
     if table.causal && place(Axis::Causal) < place(Axis::Rank) {
         bail!("the loop over causal masks must be inside the one over ranks");
     }
-    if place(Axis::Tile).is_some() && place(Axis::Tile) < place(Axis::Rank) {
-        bail!("the loop over tiles must be inside the one over ranks");
+    if !table.tiles.is_empty() && !table.shapes.is_empty() {
+        bail!("a table has shapes or tiles, not both");
     }
     if table.splits.default.min(table.splits.fine).min(table.splits.coarse) == 0 {
         bail!("a split policy makes no unit");
@@ -190,27 +192,20 @@ fn check(table: &Table) -> anyhow::Result<()> {
 }
 
 /// `point`, once per value of `axis`.
-fn along(table: &Table, axis: Axis, point: &Point) -> anyhow::Result<Vec<Point>> {
+fn along(table: &Table, axis: Axis, point: &Point) -> Vec<Point> {
     let with = |change: &dyn Fn(&mut Point)| {
         let mut point = point.clone();
         change(&mut point);
         point
     };
-    Ok(match axis {
+    match axis {
         Axis::Direction => table.directions.iter().map(|v| with(&|p| p.direction = *v)).collect(),
         Axis::Rank => table.ranks.iter().map(|v| with(&|p| p.rank = *v)).collect(),
         Axis::Sm => table.sm.iter().map(|v| with(&|p| p.sm = *v)).collect(),
         Axis::Dtype => table.dtypes.iter().map(|v| with(&|p| p.dtype = v.clone())).collect(),
         Axis::Causal => masks(point.rank).into_iter().map(|v| with(&|p| p.causal.clone_from(&v))).collect(),
         Axis::HeadDim => table.head_dims.iter().map(|v| with(&|p| p.head_dim = *v)).collect(),
-        Axis::Schedule => table.schedules.iter().map(|v| with(&|p| p.schedule = Some(*v))).collect(),
-        Axis::Tile => {
-            let matches = |rule: &&TileRule| rule.rank.is_none_or(|rank| rank == point.rank);
-            let rule = table.tiles.iter().find(matches);
-            let rule = rule.ok_or_else(|| anyhow!("no tiles for rank {}", point.rank))?;
-            rule.list.iter().map(|v| with(&|p| p.tile.clone_from(v))).collect()
-        }
-    })
+    }
 }
 
 /// Every mask of a rank; the last dimension varies fastest.
@@ -218,7 +213,12 @@ fn masks(rank: u8) -> Vec<Vec<bool>> {
     (0..1u32 << rank).map(|bits| (0..rank).rev().map(|bit| bits >> bit & 1 == 1).collect()).collect()
 }
 
-fn group(table: &Table, point: &Point) -> anyhow::Result<Group> {
+/// The groups of one combination: a single one of all shapes, or one per pair of tile shapes.
+fn groups(table: &Table, point: &Point) -> anyhow::Result<Vec<Group>> {
+    if !table.tiles.is_empty() {
+        let group = |row| Ok(Group { kernels: vec![kernel(table, point, &[], Some(tiles(point, row)?))?] });
+        return rows(table, point)?.iter().map(group).collect();
+    }
     let matches = |rule: &&ShapeRule| {
         rule.direction.is_none_or(|direction| direction == point.direction)
             && rule.sm.is_none_or(|sm| sm == point.sm[0])
@@ -229,37 +229,46 @@ fn group(table: &Table, point: &Point) -> anyhow::Result<Group> {
         None if table.shapes.is_empty() => vec![Vec::new()],
         None => bail!("no shapes for {} {} on SM {}", point.direction, point.dtype.name, point.sm[0]),
     };
-    let kernels = shapes
-        .into_iter()
-        .map(|shape| {
-            let [sm_min, sm_max] = point.dtype.sm.unwrap_or(point.sm);
-            Ok(Kernel {
-                name: name(&table.name, point, &shape)?,
-                direction: point.direction,
-                rank: point.rank,
-                dtype: point.dtype.name,
-                causal: point.causal.clone(),
-                sm_min,
-                sm_max,
-                shape,
-                section: point.dtype.section.clone(),
-                head_dim: point.head_dim,
-                query_tile: point.tile[0].clone(),
-                key_tile: point.tile[1].clone(),
-                schedule: point.schedule,
-            })
-        })
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(Group { kernels })
+    let kernels = shapes.iter().map(|shape| kernel(table, point, shape, None));
+    Ok(vec![Group { kernels: kernels.collect::<anyhow::Result<_>>()? }])
 }
 
-/// `8x16`
-fn times(numbers: &[u32]) -> String {
-    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
+fn rows<'a>(table: &'a Table, point: &Point) -> anyhow::Result<&'a [TileRow]> {
+    let matches = |rule: &&TileRule| {
+        rule.rank.is_none_or(|rank| rank == point.rank)
+            && rule.head_dims.as_ref().is_none_or(|dims| dims.contains(&point.head_dim))
+    };
+    let rule = table.tiles.iter().find(matches);
+    Ok(&rule.ok_or_else(|| anyhow!("no tiles for {}-D, head dim {}", point.rank, point.head_dim))?.list)
+}
+
+fn tiles(point: &Point, row: &TileRow) -> anyhow::Result<Tiles> {
+    let dimensions = usize::from(point.rank.max(1));
+    if row.q.len() != dimensions || row.kv.len() != dimensions {
+        bail!("tiles {:?} x {:?} are not for {} dimensions", row.q, row.kv, dimensions);
+    }
+    Ok(Tiles { query: row.q.clone(), key: row.kv.clone(), head_dim: point.head_dim, schedule: row.schedule })
+}
+
+fn kernel(table: &Table, point: &Point, shape: &[u32], tiles: Option<Tiles>) -> anyhow::Result<Kernel> {
+    let [sm_min, sm_max] = point.dtype.sm.unwrap_or(point.sm);
+    Ok(Kernel {
+        name: name(&table.name, point, shape, tiles.as_ref())?,
+        direction: point.direction,
+        rank: point.rank,
+        dtype: point.dtype.name,
+        causal: point.causal.clone(),
+        sm_min,
+        sm_max,
+        shape: shape.to_vec(),
+        section: point.dtype.section.clone(),
+        tiles,
+    })
 }
 
 /// Fills in the placeholders of a name.
-fn name(pattern: &str, point: &Point, shape: &[u32]) -> anyhow::Result<String> {
+fn name(pattern: &str, point: &Point, shape: &[u32], tiles: Option<&Tiles>) -> anyhow::Result<String> {
+    let tiled = |key: &str| tiles.ok_or_else(|| anyhow!("name `{pattern}`: `{key}` needs tiles"));
     let backward = point.direction == Direction::Backward;
     let mask = |separator| {
         point.causal.iter().map(|c| if *c { "1" } else { "0" }).collect::<Vec<_>>().join(separator)
@@ -274,13 +283,17 @@ fn name(pattern: &str, point: &Point, shape: &[u32]) -> anyhow::Result<String> {
             "sm" => point.sm[0].to_string(),
             "dtype" => point.dtype.name.to_string(),
             "dtype:short" => point.dtype.name.short().to_owned(),
-            "shape" => times(shape),
-            "head_dim" => point.head_dim.to_string(),
-            "query" => times(&point.tile[0]),
-            "key" => times(&point.tile[1]),
-            "query:size" => point.tile[0].iter().product::<u32>().to_string(),
-            "key:size" => point.tile[1].iter().product::<u32>().to_string(),
-            "_persistent" => if point.schedule == Some(1) { "_persistent" } else { "" }.to_owned(),
+            "shape" => by(shape),
+            "gemm" => by(&tiled(key)?.gemm()),
+            "q" => by(&tiled(key)?.query),
+            "kv" => by(&tiled(key)?.key),
+            "_schedule" => match tiled(key)?.schedule {
+                None | Some(Schedule::NonPersistent) => "",
+                Some(Schedule::Persistent) => "_persistent",
+                Some(Schedule::Cooperative) => "_coop",
+                Some(Schedule::PingPong) => "_pp",
+            }
+            .to_owned(),
             "causal:_" => mask("_"),
             "causal:x" => mask("x"),
             "_backward" => if backward { "_backward" } else { "" }.to_owned(),
@@ -291,6 +304,10 @@ fn name(pattern: &str, point: &Point, shape: &[u32]) -> anyhow::Result<String> {
     }
     name.push_str(rest);
     Ok(name)
+}
+
+fn by(numbers: &[u32]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
 }
 
 #[cfg(test)]
@@ -323,18 +340,27 @@ mod tests {
                  [[shapes]]\nsm = 80\nlist = [[1]]",
                 "no shapes for forward float32 on SM 0",
             ),
-            (
-                "name = \"k\"\nloops = [\"rank\", \"tile\"]\nranks = [1, 2]\ndtypes = [{name = \"float32\"}]\n\
-                 [[tiles]]\nrank = 1\nlist = [[[8], [8]]]",
-                "no tiles for rank 2",
-            ),
-            (
-                "name = \"k\"\nloops = [\"tile\", \"rank\"]\nranks = [1, 2]\ndtypes = [{name = \"float32\"}]",
-                "tiles must be inside the one over ranks",
-            ),
-            ("name = \"k\"\nloops = []\nschedules = [0]\ndtypes = [{name = \"float32\"}]", "Schedule has"),
-            ("name = \"k\"\nloops = []\nhead-dims = []\ndtypes = [{name = \"float32\"}]", "no head dim"),
             ("name = \"k\"\nloops = []\ndtypes = [{name = \"half\"}]", "unknown variant"),
+            (
+                "name = \"k\"\nloops = []\nhead-dims = [32, 64]\ndtypes = [{name = \"float16\"}]",
+                "HeadDim has 2 values",
+            ),
+            ("name = \"{gemm}\"\nloops = []\ndtypes = [{name = \"float16\"}]", "`gemm` needs tiles"),
+            (
+                "name = \"k\"\nloops = []\nranks = [2]\ndtypes = [{name = \"float16\"}]\n\
+                 [[tiles]]\nlist = [{ q = [8, 8], kv = [64] }]",
+                "are not for 2 dimensions",
+            ),
+            (
+                "name = \"k\"\nloops = []\ndtypes = [{name = \"float16\"}]\n\
+                 [[tiles]]\nrank = 2\nlist = [{ q = [8, 8], kv = [8, 8] }]",
+                "no tiles for 0-D, head dim 0",
+            ),
+            (
+                "name = \"k\"\nloops = []\ndtypes = [{name = \"float16\"}]\n\
+                 [[tiles]]\nlist = []\n[[shapes]]\nlist = []",
+                "not both",
+            ),
             ("name = \"k\"\nloop = []\ndtypes = []", "unknown field"),
         ] {
             let error = format!("{:#}", family("x", &format!("{good}{rest}")).unwrap_err());

@@ -3,9 +3,9 @@
 use anyhow::anyhow;
 use serde::Serialize;
 
-use super::context::{UnitContext, causal_bits, dtype, element, units};
+use super::context::{UnitContext, causal_bits, dtype, element};
 use super::{Template, Unit};
-use crate::catalog::Kernel;
+use crate::catalog::{Kernel, Schedule};
 
 /// A kernel in C++'s words, spelled with upstream's template arguments.
 #[derive(Serialize)]
@@ -27,27 +27,29 @@ struct BlackwellKernel<'a> {
 }
 
 fn kernels<'a>(unit: &'a Unit<'a>) -> anyhow::Result<UnitContext<'a, BlackwellKernel<'a>>> {
-    if let Some(kernel) = unit.kernels.iter().find(|k| k.query_tile.is_empty() || k.key_tile.is_empty()) {
-        return Err(anyhow!("kernel {} has no tile shapes", kernel.name));
-    }
-    Ok(units(unit, |k: &Kernel| {
-        let gemm = [k.query_tile.iter().product(), k.key_tile.iter().product(), k.head_dim];
-        BlackwellKernel {
+    let kernel = |k: &&'a Kernel| {
+        let tiles = k.tiles.as_ref().ok_or_else(|| anyhow!("kernel {} has no tile shapes", k.name))?;
+        Ok(BlackwellKernel {
             name: &k.name,
             element: element(k.dtype),
             dtype: dtype(k.dtype),
             causal: tuple(&k.causal, |causal| format!("cute::{causal}_type")),
             causal_bits: causal_bits(&k.causal),
-            query_tile: shape(&k.query_tile),
-            key_tile: shape(&k.key_tile),
-            gemm: shape(&gemm),
-            persistent: k.schedule == Some(1),
+            query_tile: shape(&tiles.query),
+            key_tile: shape(&tiles.key),
+            gemm: shape(&tiles.gemm()),
+            persistent: tiles.schedule == Some(Schedule::Persistent),
             sm_min: k.sm_min,
             sm_max: k.sm_max,
             // TMA moves 16 bytes at least.
             alignment: 16 / k.dtype.size(),
-        }
-    }))
+        })
+    };
+    Ok(UnitContext {
+        unit: &unit.name,
+        family: unit.family,
+        kernels: unit.kernels.iter().map(kernel).collect::<anyhow::Result<_>>()?,
+    })
 }
 
 fn tuple<T>(values: &[T], spell: impl Fn(&T) -> String) -> String {

@@ -327,7 +327,7 @@ impl Scope {
             dtype: Some(kernel.dtype.short()),
             direction: Some(&direction),
             causal: Some(kernel.causal.as_slice()).filter(|mask| !mask.is_empty()),
-            head_dim: u16::try_from(kernel.head_dim).ok().filter(|dim| *dim > 0),
+            head_dim: kernel.tiles.as_ref().and_then(|tiles| u16::try_from(tiles.head_dim).ok()),
         };
         crate::config::selected(&self.select, &traits)
     }
