@@ -95,62 +95,11 @@ int32_t check_backward_sizes(const char* op, const Args& args, int64_t tokens) {
 
 // ---- neighborhood attention --------------------------------------------------------------------
 
-// q_shape and kv_shape: tiles fill them, they cover a dilation group, and their products are the sequence lengths.
-int32_t check_padded(const char* op, int rank, const char* shape_name, const int32_t* shape, const char* tile_name,
-                     const int32_t* tile, const char* seqlen_name, int32_t seqlen, const int32_t* extent,
-                     const int32_t* dilation) {
-  NATTENC_TRY(check_positive(op, shape_name, rank, shape));
-  NATTENC_TRY(check_positive(op, tile_name, rank, tile));
-  for (int i = 0; i < rank; ++i) {
-    if (shape[i] % tile[i] != 0) {
-      return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s[%d] is %d, must be a multiple of %s[%d], %d: pad the tokens", op,
-                  shape_name, i, shape[i], tile_name, i, tile[i]);
-    }
-    if (shape[i] < ceil_div(extent[i], dilation[i])) {
-      return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s[%d] is %d, less than qkv_shape[%d] / dilation[%d], %d / %d", op,
-                  shape_name, i, shape[i], i, i, extent[i], dilation[i]);
-    }
-  }
-  if (product(shape, rank) != seqlen) {
-    return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s is %d, and the product of %s is %lld", op, seqlen_name, seqlen,
-                shape_name, static_cast<long long>(product(shape, rank)));
-  }
-  return NATTEN_OK;
-}
-
 template <class Args>
 int32_t check_tiled(const char* op, int rank, const Args& args) {
   NATTENC_TRY(check_operands(op, args));
   NATTENC_TRY(check_unused(op, {{"num_extra_kv", args.num_extra_kv}}));
-  NATTENC_TRY(check_neighborhood(op, rank, args.qkv_shape, args.window, args.stride, args.dilation, args.causal));
-  NATTENC_TRY(check_padded(op, rank, "q_shape", args.q_shape, "query_tile", args.query_tile, "seqlen_q", args.seqlen_q,
-                           args.qkv_shape, args.dilation));
-  NATTENC_TRY(check_padded(op, rank, "kv_shape", args.kv_shape, "key_tile", args.key_tile, "seqlen_kv",
-                           args.seqlen_kv, args.qkv_shape, args.dilation));
-  const int64_t groups = product(args.dilation, rank);
-  if (args.batch % groups != 0) {
-    return fail(NATTEN_E_INVALID_ARGUMENT, "%s: batch is %d, must be a multiple of the product of dilation, %lld", op,
-                args.batch, static_cast<long long>(groups));
-  }
-  return NATTEN_OK;
-}
-
-template <class Args>
-Request tiled_request(const char* op, const char* family, int rank, const Args& args, int32_t backward) {
-  Request request{};
-  request.op = op;
-  request.family = family;
-  request.backward = backward;
-  request.rank = rank;
-  request.dtype = args.dtype;
-  request.causal = causal_bits(args.causal, rank);
-  for (int i = 0; i < rank; ++i) {
-    request.query_tile[i] = args.query_tile[i];
-    request.key_tile[i] = args.key_tile[i];
-  }
-  request.head_dim = args.dim;
-  request.multiples[0] = args.dim;
-  return request;
+  return check_tiled_shapes(op, rank, args);
 }
 
 }  // namespace
@@ -193,46 +142,13 @@ int32_t check_fmha(const char* op, const Args& args) {
   }
   NATTENC_TRY(check_flag(op, "causal", args.causal));
   NATTENC_TRY(check_positive(op, {{"query_tile", args.query_tile}, {"key_tile", args.key_tile}}));
-  if (args.cumulative_seqlen_q == nullptr && args.cumulative_seqlen_kv == nullptr) {
-    for (const Number& number :
-         {Number{"max_seqlen_q", args.max_seqlen_q}, Number{"max_seqlen_kv", args.max_seqlen_kv}}) {
-      if (number.value != 0) {
-        return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s is %lld, must be 0 without cumulative_seqlen", op, number.name,
-                    static_cast<long long>(number.value));
-      }
-    }
-    return NATTEN_OK;
-  }
-  NATTENC_TRY(check_pointers(op, sizeof(int32_t),
-                             {{"cumulative_seqlen_q", args.cumulative_seqlen_q},
-                              {"cumulative_seqlen_kv", args.cumulative_seqlen_kv}}));
-  NATTENC_TRY(check_positive(op, {{"max_seqlen_q", args.max_seqlen_q}, {"max_seqlen_kv", args.max_seqlen_kv}}));
-  if (args.max_seqlen_q > args.seqlen_q || args.max_seqlen_kv > args.seqlen_kv) {
-    return fail(NATTEN_E_INVALID_ARGUMENT,
-                "%s: max_seqlen_q and max_seqlen_kv are %d and %d, more than all tokens, %d and %d", op,
-                args.max_seqlen_q, args.max_seqlen_kv, args.seqlen_q, args.seqlen_kv);
-  }
-  return NATTEN_OK;
-}
-
-template <class Args>
-Request fmha_request(const char* op, const char* family, const Args& args, int32_t backward) {
-  Request request{};
-  request.op = op;
-  request.family = family;
-  request.backward = backward;
-  request.dtype = args.dtype;
-  request.query_tile[0] = args.query_tile;
-  request.key_tile[0] = args.key_tile;
-  request.head_dim = args.dim;
-  request.multiples[0] = args.dim;
-  return request;
+  return check_varlen(op, args);
 }
 
 // The longest sequence of queries.
 template <class Args>
 int64_t longest(const Args& args) {
-  return args.cumulative_seqlen_q != nullptr ? args.max_seqlen_q : args.seqlen_q;
+  return is_varlen(args) ? args.max_seqlen_q : args.seqlen_q;
 }
 
 }  // namespace
@@ -244,7 +160,14 @@ int32_t blackwell_fmha_forward(const char* op, const natten_fmha_forward_args* p
   NATTENC_TRY(check_fmha(op, args));
   NATTENC_TRY(check_forward_results(op, args));
   NATTENC_TRY(check_forward_sizes(op, args, longest(args), args.query_tile));
-  Request request = fmha_request(op, "blackwell_fmha", args, 0);
+  if (is_varlen(args)) {
+    // The output's start and its rows are computed in 32 bits, padded by a sequence.
+    NATTENC_TRY(check_limit(op, "max_seqlen_q * heads * dim", product({args.max_seqlen_q, args.heads, args.dim}),
+                            INT32_MAX));
+    NATTENC_TRY(check_limit(op, "max_seqlen_q * (batch + 1)", product({args.max_seqlen_q, int64_t{args.batch} + 1}),
+                            INT32_MAX));
+  }
+  Request request = dense_request(op, "blackwell_fmha", args, 0);
   request.schedule = args.persistent;
   const KernelEntry* entry;
   NATTENC_TRY(pick(request, entry));
@@ -269,7 +192,7 @@ int32_t blackwell_fmha_backward(const char* op, const natten_fmha_backward_args*
                             product({ceil_div(longest(args), args.query_tile), args.heads, args.batch}), INT32_MAX));
   }
   const KernelEntry* entry;
-  NATTENC_TRY(pick(fmha_request(op, "blackwell_fmha_bwd", args, 1), entry));
+  NATTENC_TRY(pick(dense_request(op, "blackwell_fmha_bwd", args, 1), entry));
   return entry->launch.fmha_backward(args, entry->info);
 }
 

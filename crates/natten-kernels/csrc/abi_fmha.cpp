@@ -7,45 +7,6 @@
 namespace nattenc {
 namespace {
 
-template <class Args>
-bool is_varlen(const Args& args) {
-  return args.cumulative_seqlen_q != nullptr || args.cumulative_seqlen_kv != nullptr;
-}
-
-template <class Args>
-int32_t check_varlen(const char* op, const Args& args) {
-  const struct {
-    const char* name;
-    int32_t longest;
-    const char* of;
-    int32_t tokens;
-  } rows[] = {{"max_seqlen_q", args.max_seqlen_q, "seqlen_q", args.seqlen_q},
-              {"max_seqlen_kv", args.max_seqlen_kv, "seqlen_kv", args.seqlen_kv}};
-  if (!is_varlen(args)) {
-    for (const auto& row : rows) {
-      if (row.longest != 0) {
-        return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s is %d without cumulative_seqlen_q and cumulative_seqlen_kv", op,
-                    row.name, row.longest);
-      }
-    }
-    return NATTEN_OK;
-  }
-  if (const int32_t status = check_pointers(op, sizeof(int32_t),
-                                            {{"cumulative_seqlen_q", args.cumulative_seqlen_q},
-                                             {"cumulative_seqlen_kv", args.cumulative_seqlen_kv}})) {
-    extend_message("; variable length needs both");
-    return status;
-  }
-  for (const auto& row : rows) {
-    NATTENC_TRY(check_positive(op, {{row.name, row.longest}}));
-    if (row.longest > row.tokens) {
-      return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s is %d, greater than %s, %d", op, row.name, row.longest, row.of,
-                  row.tokens);
-    }
-  }
-  return NATTEN_OK;
-}
-
 // What every operation of this file shares. Upstream's own strides and offsets are 32-bit numbers of
 // elements, within a batch entry; `elements` is the largest that they may become.
 template <class Args>
@@ -76,21 +37,6 @@ int32_t check_dense(const char* op, const Args& args, int64_t elements) {
       product({std::max(args.seqlen_q, args.seqlen_kv), args.heads, std::max(args.dim, args.dim_value)}), elements);
 }
 
-template <class Args>
-Request dense_request(const char* op, const char* family, const Args& args, int32_t backward) {
-  Request request{};
-  request.op = op;
-  request.family = family;
-  request.backward = backward;
-  request.dtype = args.dtype;
-  request.query_tile[0] = args.query_tile;
-  request.key_tile[0] = args.key_tile;
-  request.head_dim = std::max(args.dim, args.dim_value);
-  request.multiples[0] = args.dim;
-  request.multiples[1] = args.dim_value;
-  request.addresses = addresses({args.query, args.key, args.value});
-  return request;
-}
 
 int32_t check_gradients(const char* op, const natten_fmha_backward_args& args) {
   NATTENC_TRY(check_pointers(op, 16,

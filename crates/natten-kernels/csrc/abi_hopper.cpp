@@ -8,30 +8,6 @@
 namespace nattenc {
 namespace {
 
-// One side's shape: whole tiles, the sequence's tokens, and all of the tokens before padding.
-template <class Args>
-int32_t check_shape(const char* op, int rank, const Args& args, const char* name, const int32_t* shape,
-                    const char* tile_name, const int32_t* tile, const char* seqlen_name, int32_t seqlen) {
-  NATTENC_TRY(check_positive(op, name, rank, shape));
-  NATTENC_TRY(check_positive(op, tile_name, rank, tile));
-  for (int i = 0; i < rank; ++i) {
-    if (shape[i] % tile[i] != 0) {
-      return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s[%d] is %d, must be a multiple of %s[%d], %d: pad the tensors", op,
-                  name, i, shape[i], tile_name, i, tile[i]);
-    }
-    const int64_t tokens = ceil_div(args.qkv_shape[i], args.dilation[i]);
-    if (shape[i] < tokens) {
-      return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s[%d] is %d, less than the %lld tokens of a dilation group", op, name,
-                  i, shape[i], static_cast<long long>(tokens));
-    }
-  }
-  if (product(shape, rank) != seqlen) {
-    return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s is %d, and the product of %s %lld", op, seqlen_name, seqlen, name,
-                static_cast<long long>(product(shape, rank)));
-  }
-  return NATTEN_OK;
-}
-
 // What forward and backward share. `elements` is the largest number of elements of a batch entry.
 template <class Args>
 int32_t check_tiled(const char* op, int rank, const Args& args, int64_t elements) {
@@ -42,17 +18,7 @@ int32_t check_tiled(const char* op, int rank, const Args& args, int64_t elements
                                   {"heads", args.heads},
                                   {"heads_kv", args.heads_kv},
                                   {"dim", args.dim}}));
-  NATTENC_TRY(check_neighborhood(op, rank, args.qkv_shape, args.window, args.stride, args.dilation, args.causal));
-  NATTENC_TRY(check_shape(op, rank, args, "q_shape", args.q_shape, "query_tile", args.query_tile, "seqlen_q",
-                          args.seqlen_q));
-  NATTENC_TRY(check_shape(op, rank, args, "kv_shape", args.kv_shape, "key_tile", args.key_tile, "seqlen_kv",
-                          args.seqlen_kv));
-  const int64_t groups = product(args.dilation, rank);
-  if (args.batch % groups != 0) {
-    return fail(NATTEN_E_INVALID_ARGUMENT,
-                "%s: batch is %d, must be a multiple of the product of dilation, %lld: its groups are batch entries", op,
-                args.batch, static_cast<long long>(groups));
-  }
+  NATTENC_TRY(check_tiled_shapes(op, rank, args));
   NATTENC_TRY(check_pointers(
       op, 16, {{"query", args.query}, {"key", args.key}, {"value", args.value}, {"out", args.out}}));
   // Forward, the kernels write it without asking.
@@ -68,26 +34,6 @@ int32_t check_tiled(const char* op, int rank, const Args& args, int64_t elements
                      product({std::max(args.seqlen_q, args.seqlen_kv), args.heads, args.dim}), elements);
 }
 
-template <class Args>
-Request tiled_request(const char* op, const char* family, int rank, const Args& args, int32_t backward) {
-  Request request{};
-  request.op = op;
-  request.family = family;
-  request.backward = backward;
-  request.rank = rank;
-  request.dtype = args.dtype;
-  request.causal = causal_bits(args.causal, rank);
-  for (int i = 0; i < rank; ++i) {
-    request.query_tile[i] = args.query_tile[i];
-    request.key_tile[i] = args.key_tile[i];
-  }
-  request.head_dim = args.dim;
-  request.exact_head_dim = true;
-  request.multiples[0] = args.dim;
-  request.addresses = addresses({args.query, args.key, args.value});
-  return request;
-}
-
 }  // namespace
 
 int32_t hopper_fna_forward(const char* op, int rank, const natten_tiled_fna_forward_args* pointer) {
@@ -101,6 +47,7 @@ int32_t hopper_fna_forward(const char* op, int rank, const natten_tiled_fna_forw
   const int64_t tiles = args.seqlen_q / product(args.query_tile, rank);
   NATTENC_TRY(check_limit(op, "query tiles * batch * heads", product({tiles, args.batch, args.heads}), INT32_MAX));
   Request request = tiled_request(op, "hopper_fna", rank, args, 0);
+  request.exact_head_dim = true;
   request.schedule = args.kernel_type;
   const KernelEntry* entry;
   NATTENC_TRY(pick(request, entry));
@@ -118,8 +65,10 @@ int32_t hopper_fna_backward(const char* op, int rank, const natten_tiled_fna_bac
                               {"grad_query", args.grad_query},
                               {"grad_key", args.grad_key},
                               {"grad_value", args.grad_value}}));
+  Request request = tiled_request(op, "hopper_fna_bwd", rank, args, 1);
+  request.exact_head_dim = true;
   const KernelEntry* entry;
-  NATTENC_TRY(pick(tiled_request(op, "hopper_fna_bwd", rank, args, 1), entry));
+  NATTENC_TRY(pick(request, entry));
   return entry->launch.tiled_fna_backward(args, entry->info);
 }
 

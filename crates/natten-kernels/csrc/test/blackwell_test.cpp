@@ -280,9 +280,9 @@ void bad_arguments_of_blackwell_are_named() {
   BAD_BLACKWELL(a.stride[1] = 6, "stride[1] is 6, greater than window[1]");
   BAD_BLACKWELL(a.causal[0] = 2, "causal[0] is 2");
   BAD_BLACKWELL(a.query_tile[0] = 0, "query_tile[0] is 0");
-  BAD_BLACKWELL(a.q_shape[1] = 33, "q_shape[1] is 33, must be a multiple of query_tile[1], 16: pad the tokens");
-  BAD_BLACKWELL(a.kv_shape[1] = 16, "kv_shape[1] is 16, less than qkv_shape[1] / dilation[1], 48 / 2");
-  BAD_BLACKWELL(a.seqlen_q = 1000, "seqlen_q is 1000, and the product of q_shape is 1024");
+  BAD_BLACKWELL(a.q_shape[1] = 33, "q_shape[1] is 33, must be a multiple of query_tile[1], 16: pad the tensors");
+  BAD_BLACKWELL(a.kv_shape[1] = 16, "kv_shape[1] is 16, less than the 24 tokens of a dilation group");
+  BAD_BLACKWELL(a.seqlen_q = 1000, "seqlen_q is 1000, and the product of q_shape 1024");
   BAD_BLACKWELL(a.batch = 3, "batch is 3, must be a multiple of the product of dilation, 2");
   BAD_BLACKWELL(a.persistent = 2, "persistent is 2");
   UNSUPPORTED_BLACKWELL(a.kernel_type = 1, "kernel_type is 1, must be 0");
@@ -303,12 +303,20 @@ void bad_arguments_of_blackwell_are_named() {
   BAD_BLACKWELL_FMHA(a.dim_value = 32, "dim_value is 32, must be dim, 64");
   BAD_BLACKWELL_FMHA(a.causal = 3, "causal is 3");
   BAD_BLACKWELL_FMHA(a.query_tile = 0, "query_tile is 0");
-  BAD_BLACKWELL_FMHA(a.max_seqlen_q = 1, "max_seqlen_q is 1, must be 0 without cumulative_seqlen");
+  BAD_BLACKWELL_FMHA(a.max_seqlen_q = 1, "max_seqlen_q is 1 without cumulative_seqlen_q");
   int32_t* const lengths = reinterpret_cast<int32_t*>(memory);
-  BAD_BLACKWELL_FMHA(a.cumulative_seqlen_q = lengths, "cumulative_seqlen_kv is NULL");
+  BAD_BLACKWELL_FMHA(a.cumulative_seqlen_q = lengths, "cumulative_seqlen_kv is NULL; variable length needs both");
   BAD_BLACKWELL_FMHA((a.cumulative_seqlen_q = a.cumulative_seqlen_kv = lengths), "max_seqlen_q is 0");
   BAD_BLACKWELL_FMHA((a.cumulative_seqlen_q = a.cumulative_seqlen_kv = lengths, a.max_seqlen_q = 101, a.max_seqlen_kv = 1),
-                     "more than all tokens, 100 and 200");
+                     "max_seqlen_q is 101, greater than seqlen_q, 100");
+  BAD(natten_blackwell_fmha_forward, blackwell_fmha_args(),
+      (a.cumulative_seqlen_q = a.cumulative_seqlen_kv = lengths, a.seqlen_q = a.max_seqlen_q = 1 << 24,
+       a.max_seqlen_kv = 1),
+      NATTEN_E_UNSUPPORTED, "max_seqlen_q * heads * dim is 4294967296");
+  BAD(natten_blackwell_fmha_forward, blackwell_fmha_args(),
+      (a.cumulative_seqlen_q = a.cumulative_seqlen_kv = lengths, a.seqlen_q = a.max_seqlen_q = 1 << 20,
+       a.max_seqlen_kv = 1, a.batch = 4095),
+      NATTEN_E_UNSUPPORTED, "max_seqlen_q * (batch + 1) is 4294967296");
   BAD_BLACKWELL_FMHA_BACKWARD(a.key_splits = 2, "key_splits is 2");
   BAD_BLACKWELL_FMHA_BACKWARD(a.deterministic = 2, "deterministic is 2");
   BAD_BLACKWELL_FMHA_BACKWARD(a.grad_query = memory + 4, "grad_query is");
