@@ -174,7 +174,7 @@ fn clean_removes_only_what_is_ours() {
 #[test]
 fn every_command_has_help_with_an_example() {
     let project = Project::new();
-    for command in ["build", "plan", "fetch", "variants", "clean", "doctor"] {
+    for command in ["build", "plan", "fetch", "variants", "clean", "doctor", "regen"] {
         let run = project.run(&[command, "--help"]);
         run.check(0, &[]);
         assert!(

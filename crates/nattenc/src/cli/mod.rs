@@ -5,6 +5,7 @@ mod clean;
 mod doctor;
 mod fetch;
 mod plan;
+mod regen;
 mod variants;
 
 use crate::execute::OnFailure;
@@ -58,6 +59,8 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     /// Remove what builds left: build/<variant>/ and dist/<variant>/
     Clean(clean::CleanArgs),
+    /// Compare the kernel tables with natten's own generators
+    Regen(regen::RegenArgs),
 }
 
 /// Which part of build.toml.
@@ -208,6 +211,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Variants(args) => variants::run(&open()?, args),
         Command::Doctor(args) => doctor::run(&open()?, args),
         Command::Clean(args) => clean::run(&open()?, args),
+        Command::Regen(args) => regen::run(&open()?, args),
     }
 }
 

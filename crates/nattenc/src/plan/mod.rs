@@ -320,14 +320,14 @@ impl Scope {
     }
 
     fn selects(&self, family: &str, kernel: &Kernel) -> bool {
-        let (dtype, direction) = (kernel.dtype.to_string(), kernel.direction.to_string());
+        let direction = kernel.direction.to_string();
         let traits = Traits {
             family,
             dim: Some(kernel.rank).filter(|rank| *rank > 0),
-            dtype: Some(&dtype),
+            dtype: Some(kernel.dtype.short()),
             direction: Some(&direction),
             causal: Some(kernel.causal.as_slice()).filter(|mask| !mask.is_empty()),
-            head_dim: None,
+            head_dim: kernel.tiles.as_ref().and_then(|tiles| u16::try_from(tiles.head_dim).ok()),
         };
         crate::config::selected(&self.select, &traits)
     }
