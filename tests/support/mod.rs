@@ -1,4 +1,5 @@
 //! A project in a temporary folder, and runs of the real `nattenc` binary in it.
+#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::{Path, PathBuf};
@@ -7,6 +8,11 @@ use std::process::Command;
 /// The root of the checkout.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The store that tests with a real toolkit take downloads from: the caller's own.
+pub(crate) fn store() -> PathBuf {
+    nattenc::fetch::store_home().unwrap()
 }
 
 /// A copy of this project's build.toml and variants, with a store of its own.
@@ -33,6 +39,11 @@ impl Project {
         project
     }
 
+    /// Adds this project's nattenc.lock.
+    pub(crate) fn copy_lock(&self) {
+        std::fs::copy(root().join("nattenc.lock"), self.path("nattenc.lock")).unwrap();
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -54,17 +65,21 @@ impl Project {
         self.write(name, &text.replacen(from, to, 1));
     }
 
-    /// Runs nattenc with a bare environment, plus `env`.
-    pub(crate) fn run_with(&self, args: &[&str], env: &[(&str, &str)]) -> Run {
-        let output = Command::new(env!("CARGO_BIN_EXE_nattenc"))
+    /// nattenc with a bare environment.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nattenc"));
+        command
             .args(args)
             .current_dir(self.dir.path())
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-            .env("NATTENC_HOME", self.path("home"))
-            .envs(env.iter().copied())
-            .output()
-            .unwrap();
+            .env("NATTENC_HOME", self.path("home"));
+        command
+    }
+
+    /// Runs nattenc with a bare environment, plus `env`.
+    pub(crate) fn run_with(&self, args: &[&str], env: &[(&str, &str)]) -> Run {
+        let output = self.command(args).envs(env.iter().copied()).output().unwrap();
         Run {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout).unwrap(),

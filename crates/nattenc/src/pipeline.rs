@@ -82,6 +82,8 @@ pub struct Options {
     pub supply: supply::Options,
     /// Within which limits.
     pub limits: Limits,
+    /// Who says how much memory there is.
+    pub memory_source: String,
     /// Where the artifact goes, if not to `dist/<variant>`.
     pub dist: Option<PathBuf>,
 }
@@ -148,11 +150,12 @@ pub fn build(
 
     let build_dir = project.build_dir(&variant.name);
     let _lock = lock(&build_dir)?;
-    let cache = Cache::new(&fetching.home);
+    let cache = Cache::new(&fetching.home, &build_dir);
     let texts = render(&plan, toolkit, &build_dir)?;
     let parts = Parts::new(&ready, &sources, &build_dir, &texts.support_digest)?;
     let signal = watch_signals()?;
     let setting = Setting {
+        home: fetching.home.clone(),
         scratch: build_dir.join("scratch"),
         logs: build_dir.join("logs"),
         cache: &cache,
@@ -166,12 +169,14 @@ pub fn build(
     probe(&plan, toolkit, &setting, &surroundings)?;
     let (graph, ends) = graph(&plan, toolkit, &texts, &setting)?;
     reporter.phase(&format!(
-        "building {}: {} kernels in {} units, {} jobs, {} at once",
+        "building {}: {} kernels in {} units, {} jobs; at most {} at once in {} ({})",
         variant.name,
         plan.counts.live,
         plan.units.len(),
         graph.jobs().len(),
-        options.limits.jobs
+        options.limits.jobs,
+        report::bytes(options.limits.memory),
+        options.memory_source
     ));
     let built = execute::run(&graph, &setting, options.limits)?;
     fs::write(

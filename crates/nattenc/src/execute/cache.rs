@@ -12,6 +12,7 @@ use crate::fs;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// Raised when the key or the files change meaning.
 const SCHEMA: &str = "nattenc action 1";
@@ -71,60 +72,84 @@ impl Key {
     }
 }
 
-/// The store on disk.
+/// The store on disk, and beside it a place that takes over where the store cannot be written: a full, a
+/// read-only or a broken store costs a warning, never a build.
 pub struct Cache {
-    root: PathBuf,
+    /// In order of preference, for writing; all are read.
+    roots: [PathBuf; 2],
+    trouble: Mutex<Option<String>>,
 }
 
 impl Cache {
-    /// The store below `home`; made when the first thing is put into it.
-    pub fn new(home: &Path) -> Self {
-        Cache { root: home.join("cache") }
+    /// The store below `home`, else the one below `instead`; made when the first thing is put into them.
+    pub fn new(home: &Path, instead: &Path) -> Self {
+        Cache { roots: [home.join("cache"), instead.join("cache")], trouble: Mutex::new(None) }
     }
 
-    fn action_path(&self, key: &str) -> PathBuf {
-        self.root.join("ac").join(&key[..2]).join(key)
+    /// Why the store could not be written the first time that this happened; told once.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().ok()?.take()
     }
 
-    fn blob_path(&self, sha256: &str) -> PathBuf {
-        self.root.join("cas").join(&sha256[..2]).join(sha256)
+    fn place(root: &Path, kind: &str, digest: &str) -> PathBuf {
+        root.join(kind).join(&digest[..2]).join(digest)
+    }
+
+    fn holds(&self, sha256: &str) -> bool {
+        self.roots.iter().any(|root| Self::place(root, "cas", sha256).is_file())
+    }
+
+    /// Writes to the first root that can be written.
+    fn write(&self, kind: &str, digest: &str, bytes: &[u8]) -> anyhow::Result<()> {
+        let [store, instead] = &self.roots;
+        let Err(error) = fs::write(&Self::place(store, kind, digest), bytes) else { return Ok(()) };
+        if let Ok(mut trouble) = self.trouble.lock() {
+            trouble.get_or_insert_with(|| {
+                format!("the store cannot be written, {} is used instead: {error}", instead.display())
+            });
+        }
+        fs::write(&Self::place(instead, kind, digest), bytes)
     }
 
     /// The finished action of this key, if its record can be read and all its outputs are there.
     pub fn action(&self, key: &str) -> Option<Action> {
-        let bytes = fs::read_if_exists(&self.action_path(key)).ok()??;
-        let action: Action = serde_json::from_slice(&bytes).ok()?;
-        action.outputs.iter().all(|b| self.blob_path(&b.sha256).is_file()).then_some(action)
+        self.roots.iter().find_map(|root| {
+            let bytes = fs::read_if_exists(&Self::place(root, "ac", key)).ok()??;
+            let action: Action = serde_json::from_slice(&bytes).ok()?;
+            action.outputs.iter().all(|b| self.holds(&b.sha256)).then_some(action)
+        })
     }
 
     /// Records a finished action.
     pub fn put_action(&self, key: &str, action: &Action) -> anyhow::Result<()> {
-        fs::write(&self.action_path(key), &serde_json::to_vec(action)?)
+        self.write("ac", key, &serde_json::to_vec(action)?)
     }
 
     /// Stores a file's bytes.
     pub fn put(&self, bytes: &[u8]) -> anyhow::Result<Blob> {
         let blob = Blob { sha256: fs::sha256_of(bytes), size: bytes.len() as u64 };
-        let path = self.blob_path(&blob.sha256);
-        if !path.is_file() {
+        if !self.holds(&blob.sha256) {
             let mut encoder = zstd::Encoder::new(Vec::new(), 1)?;
             encoder.write_all(bytes)?;
-            fs::write(&path, &encoder.finish()?)?;
+            self.write("cas", &blob.sha256, &encoder.finish()?)?;
         }
         Ok(blob)
     }
 
     /// The bytes of a blob; `None` where it is gone or no longer what it was, which also removes it.
     pub fn get(&self, blob: &Blob) -> Option<Vec<u8>> {
-        let path = self.blob_path(&blob.sha256);
-        let packed = fs::read_if_exists(&path).ok()??;
-        let mut bytes = Vec::with_capacity(usize::try_from(blob.size).ok()?);
-        let whole = zstd::Decoder::new(packed.as_slice()).and_then(|mut d| d.read_to_end(&mut bytes)).is_ok();
-        if whole && fs::sha256_of(&bytes) == blob.sha256 {
-            return Some(bytes);
-        }
-        let _ = fs::remove_file(&path);
-        None
+        self.roots.iter().find_map(|root| {
+            let path = Self::place(root, "cas", &blob.sha256);
+            let packed = fs::read_if_exists(&path).ok()??;
+            let mut bytes = Vec::with_capacity(usize::try_from(blob.size).ok()?);
+            let whole =
+                zstd::Decoder::new(packed.as_slice()).and_then(|mut d| d.read_to_end(&mut bytes)).is_ok();
+            if whole && fs::sha256_of(&bytes) == blob.sha256 {
+                return Some(bytes);
+            }
+            let _ = fs::remove_file(&path);
+            None
+        })
     }
 }
 
@@ -132,29 +157,48 @@ impl Cache {
 mod tests {
     use super::*;
 
+    fn at(cache: &Cache, blob: &Blob) -> PathBuf {
+        Cache::place(&cache.roots[0], "cas", &blob.sha256)
+    }
+
+    #[test]
+    fn store_that_cannot_be_written_is_stood_in_for_and_told_once() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(&home.path().join("cache"), b"a file where the directory should be").unwrap();
+        let cache = Cache::new(home.path(), &home.path().join("build"));
+        let blob = cache.put(b"cubin").unwrap();
+        let action =
+            Action { outputs: vec![blob.clone()], headers: vec![], cpu: 1.0, wall: 1.0, peak_memory: 7 };
+        cache.put_action(&blob.sha256, &action).unwrap();
+        assert_eq!(cache.get(&blob).as_deref(), Some(&b"cubin"[..]));
+        assert_eq!(cache.action(&blob.sha256), Some(action));
+        assert!(cache.trouble().unwrap().contains("instead"));
+        assert_eq!(cache.trouble(), None);
+    }
+
     #[test]
     fn damaged_bytes_are_a_miss_and_are_removed() {
         let home = tempfile::tempdir().unwrap();
-        let cache = Cache::new(home.path());
+        let cache = Cache::new(home.path(), &home.path().join("instead"));
         let blob = cache.put(b"cubin").unwrap();
         assert_eq!(cache.get(&blob).as_deref(), Some(&b"cubin"[..]));
         let other = cache.put(b"other").unwrap();
-        fs::copy(&cache.blob_path(&other.sha256), &cache.blob_path(&blob.sha256)).unwrap();
+        fs::copy(&at(&cache, &other), &at(&cache, &blob)).unwrap();
         assert_eq!(cache.get(&blob), None);
-        assert!(!cache.blob_path(&blob.sha256).exists());
+        assert!(!at(&cache, &blob).exists());
     }
 
     #[test]
     fn action_without_its_outputs_is_no_hit() {
         let home = tempfile::tempdir().unwrap();
-        let cache = Cache::new(home.path());
+        let cache = Cache::new(home.path(), &home.path().join("instead"));
         let blob = cache.put(b"cubin").unwrap();
         let action =
             Action { outputs: vec![blob.clone()], headers: vec![], cpu: 1.0, wall: 1.0, peak_memory: 7 };
         let key = Key::new("cicc").finish();
         cache.put_action(&key, &action).unwrap();
         assert_eq!(cache.action(&key), Some(action));
-        fs::remove_file(&cache.blob_path(&blob.sha256)).unwrap();
+        fs::remove_file(&at(&cache, &blob)).unwrap();
         assert_eq!(cache.action(&key), None);
     }
 

@@ -1,0 +1,192 @@
+//! Builds with a real toolkit: what fails, what is kept, what is the same everywhere. The smallest family
+//! stands for all. The first test that runs fetches toolkit and sources, so these are not part of a plain
+//! `cargo test`; CI runs them with `--ignored`.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "black-box tests start the real binary and lay out real files; a test may panic"
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+use support::{Project, store};
+
+const SMALL: &[&str] = &["build", "--variant", "cu130", "--family", "compute_delta", "--capability", "9.0"];
+
+fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    SMALL.iter().chain(more).copied().collect()
+}
+
+/// A project whose store holds the shared one's downloads and none of its finished work.
+fn project() -> Project {
+    let project = Project::new();
+    project.copy_lock();
+    for part in ["blobs", "trees"] {
+        let from = store().join(part);
+        std::fs::create_dir_all(&from).unwrap();
+        std::fs::create_dir_all(project.path("home")).unwrap();
+        std::os::unix::fs::symlink(&from, project.path("home").join(part)).unwrap();
+    }
+    project
+}
+
+/// Every file of an artifact, by path.
+fn artifact(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    walkdir::WalkDir::new(dir)
+        .into_iter()
+        .map(Result::unwrap)
+        .filter(|e| e.file_type().is_file())
+        .map(|e| {
+            (e.path().strip_prefix(dir).unwrap().display().to_string(), std::fs::read(e.path()).unwrap())
+        })
+        .collect()
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn artifact_has_the_same_bytes_in_any_folder_with_any_jobs() {
+    let (one, two) = (project(), project());
+    one.run(&small(&["-j", "1"])).check(0, &[]);
+    two.run(&small(&["-j", "3", "--dist", "some/deeper/place"])).check(0, &[]);
+    let (first, second) = (artifact(&one.path("dist/cu130")), artifact(&two.path("some/deeper/place")));
+    assert_eq!(first.keys().collect::<Vec<_>>(), second.keys().collect::<Vec<_>>());
+    for (path, bytes) in &first {
+        assert!(second[path] == *bytes, "{path} differs");
+    }
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn unchanged_build_runs_nothing_and_a_removed_artifact_comes_back_from_the_cache() {
+    let project = project();
+    let first = json(&project.run(&small(&["--json"])).stdout);
+    assert!(first["ran"].as_u64().unwrap() > 10 && first["unchanged"] == false, "{first}");
+    let again = json(&project.run(&small(&["--json"])).stdout);
+    assert!(again["ran"] == 0 && again["unchanged"] == true, "{again}");
+    let before = artifact(&project.path("dist/cu130"));
+    project.run(&["clean", "--variant", "cu130"]).check(0, &[]);
+    let back = json(&project.run(&small(&["--json"])).stdout);
+    assert!(back["ran"] == 0 && back["unchanged"] == false, "{back}");
+    assert!(before == artifact(&project.path("dist/cu130")));
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn flag_that_nvcc_does_not_know_is_refused_before_any_unit() {
+    let project = project();
+    project.edit("build.toml", "[section.core]", "[section.core]\ncuda-flags = [\"--no-such-flag\"]");
+    let run = project.run(&small(&[]));
+    run.check(2, &["--no-such-flag", "core", "13.0"]);
+    assert!(!run.stderr.contains("[1/"), "{}", run.stderr);
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn unit_that_does_not_compile_is_named_with_its_first_error_and_its_log() {
+    let project = project();
+    project.edit("build.toml", "[section.core]", "[section.core]\ncuda-flags = [\"-Dcutlass=7\"]");
+    let run = project.run(&small(&[]));
+    run.check(4, &["unit:       core/compute_delta_000", "error", "log:        /"]);
+    let log = run.stderr.lines().find_map(|l| l.trim().strip_prefix("log: ")).unwrap().trim();
+    assert!(std::fs::read_to_string(log).unwrap().contains("$ cd "));
+    assert!(!project.path("dist/cu130").exists());
+    // Mended, it goes on.
+    project.edit("build.toml", "cuda-flags = [\"-Dcutlass=7\"]", "");
+    project.run(&small(&[])).check(0, &[]);
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn build_that_is_stopped_anywhere_goes_on_and_makes_the_same_artifact() {
+    let whole = project();
+    whole.run(&small(&[])).check(0, &[]);
+    for (signal, code) in [("INT", Some(130)), ("TERM", Some(143)), ("KILL", None)] {
+        let project = project();
+        let mut child = project
+            .command(&small(&["-j", "1"]))
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Stopped once two jobs are done and a third runs.
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        lines.find(|l| l.as_ref().unwrap().starts_with("[2/")).unwrap().unwrap();
+        let pid = child.id().to_string();
+        assert!(
+            std::process::Command::new("kill")
+                .args([&format!("-{signal}"), &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        lines.for_each(drop);
+        assert_eq!(child.wait().unwrap().code(), code, "{signal}");
+        assert!(!project.path("dist/cu130").exists(), "{signal}");
+        let resumed = project.run(&small(&["--json"]));
+        resumed.check(0, &[]);
+        assert!(json(&resumed.stdout)["cached"].as_u64().unwrap() >= 2, "{signal}: {}", resumed.stdout);
+        assert!(artifact(&project.path("dist/cu130")) == artifact(&whole.path("dist/cu130")), "{signal}");
+    }
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn second_build_of_the_same_directory_is_told_so() {
+    let project = project();
+    let mut first =
+        project.command(&small(&["-j", "1"])).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(first.stderr.take().unwrap()).lines();
+    lines.find(|l| l.as_ref().unwrap().starts_with("building ")).unwrap().unwrap();
+    project.run(&small(&[])).check(7, &["another build owns this directory"]);
+    lines.for_each(drop);
+    assert!(first.wait().unwrap().success());
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn directory_that_is_no_artifact_is_left_alone() {
+    let project = project();
+    project.write("dist/cu130/precious", "x");
+    project.run(&small(&[])).check(2, &["dist/cu130", "--dist"]);
+    assert_eq!(project.read("dist/cu130/precious"), "x");
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn selection_is_what_the_library_holds() {
+    let project = project();
+    project.run(&small(&["--select", "family=compute_delta,dtype=float16"])).check(0, &[]);
+    let manifest = json(&project.read("dist/cu130/manifest.json"));
+    let kernels: Vec<&str> = manifest["units"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|u| u["kernels"].as_array().unwrap())
+        .map(|k| k.as_str().unwrap())
+        .collect();
+    assert_eq!(kernels.len(), 1, "{kernels:?}");
+    assert!(kernels[0].contains("float16"), "{kernels:?}");
+    let library = std::fs::read(project.path("dist/cu130/lib/libnatten_kernels.so")).unwrap();
+    let holds = |text: &str| library.windows(text.len()).any(|w| w == text.as_bytes());
+    assert!(holds(kernels[0]));
+    assert!(!holds("compute_delta_bfloat16"));
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn cache_that_cannot_be_written_costs_warnings_and_no_build() {
+    let project = project();
+    // The place of the cache is taken by a file.
+    project.write("home/cache", "not a directory");
+    let run = project.run(&small(&[]));
+    assert!(run.stderr.contains("warning"), "{}", run.stderr);
+    run.check(0, &[]);
+}
