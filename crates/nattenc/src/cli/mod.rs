@@ -10,8 +10,8 @@ mod variants;
 
 use crate::execute::OnFailure;
 use crate::failure::Failure;
-use crate::plan::Request;
 use crate::plan::capability::CapabilityRequest;
+use crate::plan::{Policy, Request};
 use crate::toolkit::machine;
 use crate::{config, env, report, supply};
 use clap::{Args, Parser, Subcommand};
@@ -83,6 +83,9 @@ pub struct SelectArgs {
     /// joined by |; may be repeated, any match counts
     #[arg(long, value_name = "SELECTOR")]
     pub select: Vec<String>,
+    /// How finely families are split into translation units, as upstream splits them
+    #[arg(long, value_enum, default_value_t)]
+    pub policy: Policy,
 }
 
 impl SelectArgs {
@@ -115,6 +118,7 @@ impl SelectArgs {
             families: some(&self.family),
             capabilities: Some(capabilities).filter(|c| !c.is_empty()),
             select,
+            policy: self.policy,
         })
     }
 }
