@@ -461,7 +461,8 @@ fn rust_layouts() -> Layouts {
             max_seqlen_q,
             max_seqlen_kv,
             stream,
-            allocator
+            allocator,
+            deterministic
         }
     );
     all

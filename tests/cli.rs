@@ -25,6 +25,7 @@ fn mistakes_on_the_command_line_name_the_thing_and_the_nearest_one() {
         (&["plan", "--select", "family=fna,dtype=fp16"], &["--select", "fp16", "float16"]),
         (&["plan", "--select", "nonsense"], &["--select", "nonsense"]),
         (&["build", "-j", "0"], &["-j", "\"0\"", "1 or more"]),
+        (&["build", "--memory", "12"], &["--memory", "\"12\"", "12G"]),
         (&["plan", "--config", "absent.toml"], &["absent.toml"]),
     ] {
         project.run(args).check(2, parts);
@@ -173,7 +174,7 @@ fn clean_removes_only_what_is_ours() {
 #[test]
 fn every_command_has_help_with_an_example() {
     let project = Project::new();
-    for command in ["build", "plan", "fetch", "variants", "clean", "doctor"] {
+    for command in ["build", "plan", "fetch", "variants", "clean", "doctor", "regen"] {
         let run = project.run(&[command, "--help"]);
         run.check(0, &[]);
         assert!(

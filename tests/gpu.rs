@@ -819,6 +819,11 @@ fn the_dispatchers_choice_runs() {
     tally.finish("random problems by the dispatcher", 1);
 }
 
+#[path = "gpu/dense.rs"]
+mod dense;
+#[path = "gpu/hopper.rs"]
+mod hopper;
+
 #[cfg(not(natten_kernels_unlinked))]
 mod refusals {
     //! What cannot be run gives a status and a message, also to callers of the C ABI who pass our checks by.

@@ -1,16 +1,12 @@
 // The C entry points: check the arguments, ask for the device, pick a kernel, launch it.
+#include "nattenc/abi.h"
+
 #include <algorithm>
 #include <cstring>
 
-#include "natten_kernels.h"
 #include "nattenc/checks.h"
-#include "nattenc/registry.h"
-#include "nattenc/runtime.h"
-#include "nattenc/select.h"
-#include "nattenc/status.h"
 
 namespace nattenc {
-namespace {
 
 uintptr_t addresses(std::initializer_list<const void*> pointers) {
   uintptr_t bits = 0;
@@ -36,7 +32,9 @@ int32_t pick(const Request& request, const KernelEntry*& entry) {
 
 // ---- delta ------------------------------------------------------------------------------------
 
-// Everything but pointers and struct size: fna's backward checks those itself.
+namespace {
+
+// Everything but pointers and struct size: backward operations check those themselves.
 int32_t check_compute_delta_sizes(const char* op, const natten_compute_delta_args& args) {
   NATTENC_TRY(check_limit(op, "batch", args.batch, grid_limit));
   NATTENC_TRY(check_limit(op, "heads", args.heads, grid_limit));
@@ -53,6 +51,27 @@ int32_t pick_compute_delta(const char* op, const natten_compute_delta_args& args
   request.addresses = addresses({args.out, args.grad_out});
   return pick(request, entry);
 }
+
+}  // namespace
+
+int32_t check_delta(const char* op, const natten_compute_delta_args& args) {
+  if (const int32_t status = require_built(op, "compute_delta")) {
+    extend_message("; without it, pass delta");
+    return status;
+  }
+  return check_compute_delta_sizes(op, args);
+}
+
+int32_t run_delta(const char* op, natten_compute_delta_args& args, Workspace& workspace) {
+  const KernelEntry* entry;
+  NATTENC_TRY(pick_compute_delta(op, args, entry));
+  const int64_t numbers = product({args.batch, args.seqlen, args.heads});
+  NATTENC_TRY(workspace.allocate(entry->info.name, static_cast<size_t>(numbers) * sizeof(float), false));
+  args.delta = static_cast<float*>(workspace.get());
+  return entry->launch.compute_delta(args, entry->info);
+}
+
+namespace {
 
 int32_t compute_delta(const char* op, const natten_compute_delta_args* pointer) {
   NATTENC_TRY(check_args(op, pointer));
@@ -72,8 +91,7 @@ int32_t compute_delta(const char* op, const natten_compute_delta_args* pointer) 
 
 // ---- fna --------------------------------------------------------------------------------------
 
-// What forward and backward share. Head dims and pointers are in units of 16 bytes, the width of the
-// kernels' loads.
+// What forward and backward share.
 template <class Args>
 int32_t check_fna(const char* op, int rank, const Args& args) {
   NATTENC_TRY(check_dtype(op, args.dtype));
@@ -84,13 +102,7 @@ int32_t check_fna(const char* op, int rank, const Args& args) {
   NATTENC_TRY(check_positive(op, "key_tile", rank, args.key_tile));
   NATTENC_TRY(check_pointers(op, 16, {{"query", args.query}, {"key", args.key}, {"value", args.value}}));
   NATTENC_TRY(check_allocator(op, args.allocator));
-  const int32_t elements = 16 / element_size(args.dtype);
-  for (const Number& number : {Number{"dim", args.dim}, Number{"dim_value", args.dim_value}}) {
-    if (number.value % elements != 0) {
-      return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s is %d, must be a multiple of %d (16 bytes) for %s", op,
-                  number.name, static_cast<int>(number.value), elements, dtype_name(args.dtype));
-    }
-  }
+  NATTENC_TRY(check_16_bytes(op, args.dtype, {{"dim", args.dim}, {"dim_value", args.dim_value}}));
   const int64_t tokens = product(args.qkv_shape, rank);
   const int64_t dilations = product(args.dilation, rank);
   NATTENC_TRY(check_limit(op, "batch", args.batch, grid_limit));
@@ -108,8 +120,8 @@ Request fna_request(const char* op, int rank, const Args& args, int32_t backward
   request.rank = rank;
   request.dtype = args.dtype;
   request.causal = causal_bits(args.causal, rank);
-  request.query_tile = product(args.query_tile, rank);
-  request.key_tile = product(args.key_tile, rank);
+  request.query_tile[0] = product(args.query_tile, rank);
+  request.key_tile[0] = product(args.key_tile, rank);
   request.head_dim = std::max(args.dim, args.dim_value);
   request.multiples[0] = args.dim;
   request.multiples[1] = args.dim_value;
@@ -185,23 +197,14 @@ int32_t fna_backward(const char* op, int rank, const natten_fna_backward_args* p
     delta_args.heads = args.heads;
     delta_args.dim = args.dim_value;
     delta_args.stream = args.stream;
-    if (const int32_t status = require_built(op, "compute_delta")) {
-      extend_message("; without it, pass delta");
-      return status;
-    }
-    NATTENC_TRY(check_compute_delta_sizes(op, delta_args));
+    NATTENC_TRY(check_delta(op, delta_args));
   }
 
   const KernelEntry* entry;
   NATTENC_TRY(pick(fna_request(op, rank, args, 1), entry));
   Workspace delta(args.allocator, args.stream);
   if (args.delta == nullptr) {
-    const KernelEntry* delta_entry;
-    NATTENC_TRY(pick_compute_delta(op, delta_args, delta_entry));
-    const int64_t numbers = product({delta_args.batch, delta_args.seqlen, delta_args.heads});
-    NATTENC_TRY(delta.allocate(delta_entry->info.name, static_cast<size_t>(numbers) * sizeof(float), false));
-    delta_args.delta = static_cast<float*>(delta.get());
-    NATTENC_TRY(delta_entry->launch.compute_delta(delta_args, delta_entry->info));
+    NATTENC_TRY(run_delta(op, delta_args, delta));
     args.delta = delta_args.delta;
   }
   NATTENC_TRY(entry->launch.fna_backward(args, entry->info));
@@ -332,15 +335,6 @@ int32_t token_permute(const char* op, int rank, const natten_token_permute_args*
   return entry->launch.token_permute(args, entry->info);
 }
 
-// ---- backends that this build may not have ----------------------------------------------------
-
-template <class Args>
-int32_t absent(const char* op, const char* family, const Args* args) {
-  NATTENC_TRY(check_args(op, args));
-  NATTENC_TRY(require_built(op, family));
-  return fail(NATTEN_E_INTERNAL, "%s: %s is in the registry and has no entry point", op, family);
-}
-
 }  // namespace
 }  // namespace nattenc
 
@@ -388,10 +382,10 @@ int32_t natten_kernel_info_at(int32_t index, natten_kernel_info* info) {
 #define NATTENC_REFERENCE_BACKWARD(op, rank) nattenc::reference_backward(op, rank, args)
 #define NATTENC_PERMUTE(op, rank) nattenc::token_permute(op, rank, args, false)
 #define NATTENC_UNPERMUTE(op, rank) nattenc::token_permute(op, rank, args, true)
-#define NATTENC_HOPPER_FORWARD(op, rank) nattenc::absent(op, "hopper_fna", args)
-#define NATTENC_HOPPER_BACKWARD(op, rank) nattenc::absent(op, "hopper_fna_bwd", args)
-#define NATTENC_BLACKWELL_FORWARD(op, rank) nattenc::absent(op, "blackwell_fna", args)
-#define NATTENC_BLACKWELL_BACKWARD(op, rank) nattenc::absent(op, "blackwell_fna_bwd", args)
+#define NATTENC_HOPPER_FORWARD(op, rank) nattenc::hopper_fna_forward(op, rank, args)
+#define NATTENC_HOPPER_BACKWARD(op, rank) nattenc::hopper_fna_backward(op, rank, args)
+#define NATTENC_BLACKWELL_FORWARD(op, rank) nattenc::blackwell_fna_forward(op, rank, args)
+#define NATTENC_BLACKWELL_BACKWARD(op, rank) nattenc::blackwell_fna_backward(op, rank, args)
 
 NATTENC_RANKED(natten_na, _forward, natten_fna_forward_args, NATTENC_FNA_FORWARD)
 NATTENC_RANKED(natten_na, _backward, natten_fna_backward_args, NATTENC_FNA_BACKWARD)
@@ -409,13 +403,13 @@ NATTENC_RANKED(natten_blackwell_na, _backward, natten_tiled_fna_backward_args, N
   int32_t op(const Args* args) { return guarded([&] { return nattenc::call; }); }
 
 NATTENC_UNRANKED(natten_compute_delta, natten_compute_delta_args, compute_delta("natten_compute_delta", args))
-NATTENC_UNRANKED(natten_fmha_forward, natten_fmha_forward_args, absent("natten_fmha_forward", "fmha", args))
-NATTENC_UNRANKED(natten_fmha_backward, natten_fmha_backward_args, absent("natten_fmha_backward", "fmha", args))
+NATTENC_UNRANKED(natten_fmha_forward, natten_fmha_forward_args, fmha_forward("natten_fmha_forward", args))
+NATTENC_UNRANKED(natten_fmha_backward, natten_fmha_backward_args, fmha_backward("natten_fmha_backward", args))
 NATTENC_UNRANKED(natten_hopper_fmha_forward, natten_fmha_forward_args,
-                 absent("natten_hopper_fmha_forward", "hopper_fmha", args))
+                 hopper_fmha_forward("natten_hopper_fmha_forward", args))
 NATTENC_UNRANKED(natten_hopper_fmha_backward, natten_fmha_backward_args,
-                 absent("natten_hopper_fmha_backward", "hopper_fmha_bwd", args))
+                 hopper_fmha_backward("natten_hopper_fmha_backward", args))
 NATTENC_UNRANKED(natten_blackwell_fmha_forward, natten_fmha_forward_args,
-                 absent("natten_blackwell_fmha_forward", "blackwell_fmha", args))
+                 blackwell_fmha_forward("natten_blackwell_fmha_forward", args))
 NATTENC_UNRANKED(natten_blackwell_fmha_backward, natten_fmha_backward_args,
-                 absent("natten_blackwell_fmha_backward", "blackwell_fmha_bwd", args))
+                 blackwell_fmha_backward("natten_blackwell_fmha_backward", args))

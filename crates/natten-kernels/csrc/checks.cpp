@@ -137,6 +137,42 @@ int32_t check_neighborhood(const char* op, int rank, const int32_t* extent, cons
   return NATTEN_OK;
 }
 
+int32_t check_16_bytes(const char* op, int32_t dtype, std::initializer_list<Number> numbers) {
+  const int32_t elements = 16 / element_size(dtype);
+  for (const Number& number : numbers) {
+    if (number.value % elements != 0) {
+      return fail(NATTEN_E_INVALID_ARGUMENT, "%s: %s is %lld, must be a multiple of %d (16 bytes) for %s", op,
+                  number.name, static_cast<long long>(number.value), elements, dtype_name(dtype));
+    }
+  }
+  return NATTEN_OK;
+}
+
+int32_t check_same_heads(const char* op, int32_t heads, int32_t heads_kv) {
+  if (heads != heads_kv) {
+    return fail(NATTEN_E_UNSUPPORTED, "%s: heads_kv is %d and heads %d: these kernels take as many, so repeat key heads",
+                op, heads_kv, heads);
+  }
+  return NATTEN_OK;
+}
+
+int32_t check_unused(const char* op, std::initializer_list<Number> numbers) {
+  for (const Number& number : numbers) {
+    if (number.value != 0) {
+      return fail(NATTEN_E_UNSUPPORTED, "%s: %s is %lld, must be 0: these kernels have no such option", op, number.name,
+                  static_cast<long long>(number.value));
+    }
+  }
+  return NATTEN_OK;
+}
+
+int32_t check_kernel_type(const char* op, int32_t kernel_type) {
+  if (kernel_type < 0 || kernel_type > 2) {
+    return fail(NATTEN_E_INVALID_ARGUMENT, "%s: kernel_type is %d, must be 0, 1 or 2", op, kernel_type);
+  }
+  return NATTEN_OK;
+}
+
 int32_t check_allocator(const char* op, const natten_allocator& allocator) {
   if ((allocator.alloc == nullptr) != (allocator.free == nullptr)) {
     return fail(NATTEN_E_INVALID_ARGUMENT, "%s: allocator.%s is NULL and the other is not", op,

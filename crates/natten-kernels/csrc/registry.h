@@ -18,6 +18,10 @@ union Launcher {
   int32_t (*reference_backward)(const natten_reference_backward_args&, const KernelInfo&);
   int32_t (*token_permute)(const natten_token_permute_args&, const KernelInfo&);
   int32_t (*compute_delta)(const natten_compute_delta_args&, const KernelInfo&);
+  int32_t (*tiled_fna_forward)(const natten_tiled_fna_forward_args&, const KernelInfo&);
+  int32_t (*tiled_fna_backward)(const natten_tiled_fna_backward_args&, const KernelInfo&);
+  int32_t (*fmha_forward)(const natten_fmha_forward_args&, const KernelInfo&);
+  int32_t (*fmha_backward)(const natten_fmha_backward_args&, const KernelInfo&);
 
   constexpr Launcher(decltype(fna_forward) launch) : fna_forward(launch) {}
   constexpr Launcher(decltype(fna_backward) launch) : fna_backward(launch) {}
@@ -25,6 +29,10 @@ union Launcher {
   constexpr Launcher(decltype(reference_backward) launch) : reference_backward(launch) {}
   constexpr Launcher(decltype(token_permute) launch) : token_permute(launch) {}
   constexpr Launcher(decltype(compute_delta) launch) : compute_delta(launch) {}
+  constexpr Launcher(decltype(tiled_fna_forward) launch) : tiled_fna_forward(launch) {}
+  constexpr Launcher(decltype(tiled_fna_backward) launch) : tiled_fna_backward(launch) {}
+  constexpr Launcher(decltype(fmha_forward) launch) : fmha_forward(launch) {}
+  constexpr Launcher(decltype(fmha_backward) launch) : fmha_backward(launch) {}
 };
 
 struct KernelEntry {

@@ -110,6 +110,12 @@ int32_t launch(const char* kernel, const void* function, dim3 grid, dim3 block, 
   return status;
 }
 
+int32_t prepare_kernel(const char* kernel, const void* function, size_t shared_memory) {
+  return check(kernel, "cudaFuncSetAttribute",
+               cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shared_memory)));
+}
+
 int32_t ForeignLaunch::finish() const { return check(kernel_, "kernel launch", cudaGetLastError()); }
 
 int32_t ForeignLaunch::explain(int32_t status) const {

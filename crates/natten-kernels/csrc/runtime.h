@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "natten_kernels.h"
 #include "nattenc/status.h"
@@ -47,16 +48,27 @@ class Workspace {
 int32_t launch(const char* kernel, const void* function, dim3 grid, dim3 block, size_t shared_memory,
                void* parameter, void* stream);
 
+// Loads a kernel onto the current device and raises its shared memory limit there, for launches that
+// are not ours: what fails here would be lost in them.
+int32_t prepare_kernel(const char* kernel, const void* function, size_t shared_memory);
+
 // For host functions of upstream's that launch by themselves and report through cudaGetLastError:
-// `begin` takes away what the caller left behind, `end` reports what the launches left.
+// the constructor takes away what the caller left behind, `run` reports what the launches left. A body
+// may return a status too; a CUDA error that it leaves says more.
 class ForeignLaunch {
  public:
   explicit ForeignLaunch(const char* kernel) : kernel_(kernel), pending_(cudaGetLastError()) {}
   template <class Body>
   int32_t run(Body&& body) {
-    const int32_t status = guarded([&] {
-      body();
-      return finish();
+    const int32_t status = guarded([&]() -> int32_t {
+      if constexpr (std::is_void_v<decltype(body())>) {
+        body();
+        return finish();
+      } else {
+        const int32_t refused = body();
+        const int32_t failed = cudaPeekAtLastError() != cudaSuccess ? finish() : NATTEN_OK;
+        return failed ? failed : refused;
+      }
     });
     return status ? explain(status) : status;
   }

@@ -79,7 +79,33 @@ bool has_code(const Unit& unit, const KernelInfo& info, const Device& device) {
 }
 
 bool has_tiles(const KernelInfo& info, const Request& request) {
-  return info.query_tile[0] == request.query_tile && info.key_tile[0] == request.key_tile;
+  for (int i = 0; i < 3; ++i) {
+    if (info.query_tile[i] != request.query_tile[i] || info.key_tile[i] != request.key_tile[i]) {
+      return false;
+    }
+  }
+  return info.schedule == request.schedule;
+}
+
+bool has_head_dim(const KernelInfo& info, const Request& request) {
+  return request.exact_head_dim ? request.head_dim == info.max_head_dim : request.head_dim <= info.max_head_dim;
+}
+
+// "8x8", of the numbers that apply.
+template <class Number>
+std::string tile_text(const Number (&tile)[3]) {
+  std::string text;
+  for (const Number number : tile) {
+    if (number != 0) {
+      text += (text.empty() ? "" : "x") + std::to_string(number);
+    }
+  }
+  return text;
+}
+
+// The argument that asks for a schedule, and its number.
+std::string schedule_text(const char* family, int32_t schedule) {
+  return (strncmp(family, "blackwell", 9) == 0 ? "persistent " : "kernel_type ") + std::to_string(schedule);
 }
 
 bool is_aligned(const KernelInfo& info, const Request& request) {
@@ -102,7 +128,11 @@ std::string kind_text(const char* family, int32_t backward, int32_t rank, int32_
   const bool permutes = strcmp(family, "token_permute") == 0;
   std::string text = rank == 0 ? "" : std::to_string(rank) + "-D ";
   text += dtype_name(dtype);
-  text += permutes ? (backward != 0 ? " unpermute" : " permute") : rank == 0 ? "" : backward != 0 ? " backward" : " forward";
+  if (permutes) {
+    text += backward != 0 ? " unpermute" : " permute";
+  } else if (strcmp(family, "compute_delta") != 0) {
+    text += backward != 0 ? " backward" : " forward";
+  }
   if (rank != 0 && !permutes) {
     text += " causal " + mask_text(causal, rank);
   }
@@ -125,11 +155,15 @@ int32_t fail_kind(const Request& request) {
 int32_t fail_device(const Request& request, const Device& device) {
   std::set<std::string> codes;
   std::set<std::string> ranges;
+  bool for_device = false;
+  const char* suffix = "";
   find(request.family, [&](const Unit& unit, const KernelEntry& entry) {
     if (is_kind(entry.info, request)) {
       for (int32_t c = 0; c < unit.code_count; ++c) {
         codes.insert(code_text(unit.codes[c]));
+        suffix = unit.codes[c].suffix == 0 ? "" : "a";
       }
+      for_device |= in_range(entry.info, device.capability());
       const int32_t low = entry.info.sm_min, high = entry.info.sm_max;
       // The largest numbers stand for "no bound".
       ranges.insert("from " + capability_text(low / 10, low % 10) +
@@ -140,11 +174,18 @@ int32_t fail_device(const Request& request, const Device& device) {
   cudaDeviceProp properties;
   const bool named = cudaGetDeviceProperties(&properties, device.ordinal) == cudaSuccess;
   const std::string capability = capability_text(device.major, device.minor);
-  return fail(NATTEN_E_DEVICE,
-              "%s: no code for device %d (%s, compute capability %s) in this build (variant %s): its %s kernels are for "
-              "devices %s, compiled to %s; rebuild with `nattenc build --variant %s --capability %s`",
-              request.op, device.ordinal, named ? properties.name : "unnamed", capability.c_str(), variant,
-              request.family, join(ranges).c_str(), join(codes).c_str(), variant, capability.c_str());
+  const int32_t status = fail(
+      NATTEN_E_DEVICE,
+      "%s: no code for device %d (%s, compute capability %s) in this build (variant %s): its %s kernels are for "
+      "devices %s, compiled to %s; ",
+      request.op, device.ordinal, named ? properties.name : "unnamed", capability.c_str(), variant, request.family,
+      join(ranges).c_str(), join(codes).c_str());
+  if (for_device) {
+    extend_message("rebuild with `nattenc build --variant %s --capability %s%s`", variant, capability.c_str(), suffix);
+  } else {
+    extend_message("no build has any for this device: use another backend");
+  }
+  return status;
 }
 
 // Kernels of the right kind have code for the device, and none takes the sizes.
@@ -158,9 +199,12 @@ int32_t fail_sizes(const Request& request, const Device& device) {
     }
     std::string text;
     if (info.query_tile[0] != 0) {
-      text = "tiles " + std::to_string(info.query_tile[0]) + " x " + std::to_string(info.key_tile[0]) + " ";
+      text = "tiles " + tile_text(info.query_tile) + " x " + tile_text(info.key_tile) + " ";
     }
-    text += "head dim <= " + std::to_string(info.max_head_dim);
+    if (info.schedule >= 0) {
+      text += schedule_text(info.family, info.schedule) + " ";
+    }
+    text += (request.exact_head_dim ? "head dim " : "head dim <= ") + std::to_string(info.max_head_dim);
     if (info.alignment > 1) {
       text += " in multiples of " + std::to_string(info.alignment);
     }
@@ -174,9 +218,12 @@ int32_t fail_sizes(const Request& request, const Device& device) {
   int32_t status = fail(
       NATTEN_E_UNSUPPORTED, "%s: no %s kernel for %s takes ", request.op, request.family,
       kind_text(request.family, request.backward, request.rank, request.dtype, request.causal).c_str());
-  if (request.query_tile != 0) {
-    extend_message("query tiles of %lld and key tiles of %lld tokens, ", static_cast<long long>(request.query_tile),
-                   static_cast<long long>(request.key_tile));
+  if (request.query_tile[0] != 0) {
+    extend_message("query tiles of %s and key tiles of %s tokens, ", tile_text(request.query_tile).c_str(),
+                   tile_text(request.key_tile).c_str());
+  }
+  if (request.schedule >= 0) {
+    extend_message("%s, ", schedule_text(request.family, request.schedule).c_str());
   }
   extend_message("head dim %lld; on device %d there are: %s", static_cast<long long>(request.head_dim), device.ordinal,
                  usable.empty() ? "none" : join(usable).c_str());
@@ -234,7 +281,7 @@ int32_t select(const Request& request, const Device& device, const KernelEntry*&
       return false;
     }
     code = true;
-    return has_tiles(info, request) && request.head_dim <= info.max_head_dim && is_aligned(info, request) &&
+    return has_tiles(info, request) && has_head_dim(info, request) && is_aligned(info, request) &&
            info.shared_memory <= device.shared_memory;
   });
   if (entry != nullptr) {

@@ -16,11 +16,13 @@ struct Request {
   int32_t rank;
   int32_t dtype;
   int32_t causal;            // bit i: dimension i
-  int64_t query_tile;        // products of the tile shapes; 0 in a family without tiles
-  int64_t key_tile;
+  int64_t query_tile[3];     // as in natten_kernel_info; 0 in a family without tiles
+  int64_t key_tile[3];
   int64_t head_dim;          // the largest that a kernel's max_head_dim bounds
   int64_t multiples[2];      // numbers of elements that must be multiples of a kernel's alignment
   uintptr_t addresses;       // pointers, or-ed, that must be aligned to `alignment` elements
+  bool exact_head_dim;       // max_head_dim is the only head dim that a kernel takes
+  int32_t schedule = -1;     // as in natten_kernel_info
 };
 
 // NATTEN_E_BACKEND_NOT_BUILT, with the plan's reason, unless this build has a kernel of `family`.

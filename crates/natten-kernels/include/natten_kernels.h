@@ -73,15 +73,17 @@ typedef struct natten_kernel_info {
   int32_t backward;         /* 0 forward, 1 backward; token permutation: 0 permute, 1 unpermute */
   int32_t rank;             /* 1, 2, 3; 0 where the family has no spatial rank */
   int32_t dtype;            /* NATTEN_FLOAT32, ... */
-  int32_t causal;           /* bit i: dimension i is causal */
+  int32_t causal;           /* bit i: dimension i is causal; dense attention: 0, its kernels take either */
   int32_t query_tile[3];    /* fna: [product, 0, 0]; hopper, blackwell: the shape */
   int32_t key_tile[3];
-  int32_t max_head_dim;     /* the largest head dim this kernel takes; fna's 65536 means any */
+  int32_t max_head_dim;     /* the largest head dim this kernel takes; fna's and fmha's 65536 means any;
+                               hopper: the only one */
   int32_t alignment;        /* head dims (token permutation: heads * dim) must be multiples of this
                                many elements, and operands aligned to as many */
   int32_t shared_memory;    /* dynamic shared memory, bytes */
   int32_t sm_min, sm_max;   /* device capability * 10 in [sm_min, sm_max): 80, 130; 0, 65535: any */
-  int32_t schedule;         /* hopper: upstream's kernel type 0, 1, 2; else -1 */
+  int32_t schedule;         /* hopper: upstream's kernel type 0, 1, 2; blackwell forward: 1 is
+                               persistent, 0 not; else -1 */
 } natten_kernel_info;
 
 NATTEN_API int32_t natten_kernel_count(void);
@@ -89,7 +91,8 @@ NATTEN_API int32_t natten_kernel_info_at(int32_t index, natten_kernel_info *info
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
-/* Workspace. `alloc` returns device memory of `bytes` bytes, zeroed on `stream` if `zero`, or NULL.
+/* Workspace. `alloc` returns device memory of `bytes` bytes, aligned to 256 bytes as cudaMalloc's is,
+ * zeroed on `stream` if `zero`, or NULL.
  * `free` is called after the operation's last launch. Both NULL: cudaMallocAsync and
  * cudaFreeAsync on the operation's stream. One NULL alone is NATTEN_E_INVALID_ARGUMENT. */
 typedef struct natten_allocator {
@@ -240,12 +243,27 @@ NATTEN_API int32_t natten_compute_delta(const natten_compute_delta_args *args);
 
 /* ---- hopper and blackwell neighborhood attention ---------------------------------------------
  *
- * Tensors are already token-permuted and padded to tiles: rank 4, [batch, seqlen, heads, dim].
+ * Tensors are already token-permuted (with flip_tiled_dims) and padded to tiles: rank 4, [batch, seqlen,
+ * heads, dim]. The groups of a dilation are batch entries: what token permutation writes as [n, tokens]
+ * is here [n * product of dilation, tokens / product of dilation].
  * query, out, grad_query: heads; key, value, grad_key, grad_value: heads_kv, seqlen_kv tokens.
  * logsumexp: [batch, seqlen_q, heads], float32.
- * q_shape, kv_shape: token extents padded to tiles; qkv_shape: the extents before padding.
+ * q_shape, kv_shape: token extents of a dilation group padded to tiles, ceil(ceil(extent / tile) /
+ * dilation) * tile; their products are seqlen_q and seqlen_kv. qkv_shape: the extents before.
  * `kernel_type`: hopper's schedule (0 non-persistent, 1 cooperative, 2 ping-pong).
- * `persistent`: blackwell forward's scheduler (0 or 1).
+ *
+ * hopper: float16 and bfloat16; head dims 32, 64, 128 and, forward, 256; a kernel is chosen by the tile
+ * shapes, the head dim and kernel_type. logsumexp is required. heads_kv is heads, num_extra_kv and
+ * persistent 0. A scale of 0 stands for 1 / sqrt(dim). Backward needs no delta and reads none; it adds
+ * in varying order. Tensors are aligned to 16 bytes; batch and heads are at most 65535; backward, a
+ * batch entry has fewer than 2^31 elements.
+ *
+ * blackwell: float16 and bfloat16, forward also FP8; a kernel is chosen by the tile shapes, the smallest
+ * head dim of 32, 64, 128 that is not below dim, and forward by `persistent`, the scheduler (0 or 1).
+ * dim is a multiple of 16 bytes. heads is a multiple of heads_kv. Forward, logsumexp may be NULL.
+ * num_extra_kv and kernel_type are 0. scale is not 0. Backward reads no delta and adds in varying order.
+ * Tensors are aligned to 16 bytes; batch and heads are at most 65535 (persistent: no such limit);
+ * backward, a batch entry has fewer than 2^31 elements.
  */
 typedef struct natten_tiled_fna_forward_args {
   uint32_t size;
@@ -296,9 +314,19 @@ NATTEN_API int32_t natten_blackwell_na3d_backward(const natten_tiled_fna_backwar
 /* ---- dense attention -------------------------------------------------------------------------
  *
  * query, out: [batch, seqlen_q, heads, dim | dim_value]; key, value: [batch, seqlen_kv, heads_kv, ..].
- * logsumexp:  [batch, seqlen_q, heads], float32 (fmha: [batch, heads, seqlen_q padded]).
- * Variable length: cumulative_seqlen_* are device int32 arrays of batch + 1 numbers, with batch 1 in
- * the tensors; max_seqlen_* their largest differences. NULL and 0: fixed length.
+ * logsumexp:  [batch, seqlen_q, heads], float32.
+ * A causal query at position i attends to the keys up to position i.
+ * Variable length: cumulative_seqlen_* are device int32 arrays of batch + 1 numbers, and the tensors
+ * hold the sequences one after another as a single batch entry of seqlen_* tokens; max_seqlen_* are the
+ * arrays' largest differences. Tokens of no sequence are not written. NULL and 0: fixed length.
+ *
+ * fmha: heads_kv is heads, kernel_type and persistent are 0; logsumexp may be NULL. Head dims are
+ * multiples of 16 bytes. `key_splits` is from 1 to the number of key tiles; above 1 is faster for small
+ * batches and not deterministic. `delta` as in fna.
+ * hopper: as hopper neighborhood attention, with dim_value equal to dim; key_splits is 0 or 1.
+ * blackwell: as blackwell neighborhood attention, with dim_value equal to dim; key_splits is 0 or 1.
+ * fmha and hopper: tensors are aligned to 16 bytes; batch and heads are at most 65535; a batch entry has fewer than
+ * 2^31 elements (hopper forward with fixed length: no such limit).
  */
 typedef struct natten_fmha_forward_args {
   uint32_t size;
@@ -333,6 +361,7 @@ typedef struct natten_fmha_backward_args {
   int32_t max_seqlen_q, max_seqlen_kv;
   void *stream;
   natten_allocator allocator;
+  int32_t deterministic;    /* blackwell: 1 adds in a fixed order; 0 elsewhere */
 } natten_fmha_backward_args;
 
 NATTEN_API int32_t natten_fmha_forward(const natten_fmha_forward_args *args);

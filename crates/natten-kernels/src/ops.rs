@@ -8,6 +8,16 @@
 //! Work is enqueued on [`Launch::stream`] of the current device and nothing waits for it. Without an
 //! artifact every operation checks its arguments and then answers [`Error::BackendNotBuilt`].
 
+mod dense;
+mod hopper;
+
+pub use dense::{
+    Dense, DenseTiles, Sequences, fmha_backward, fmha_forward, hopper_fmha_backward, hopper_fmha_forward,
+};
+pub use hopper::{Schedule, hopper_na_backward, hopper_na_forward, hopper_order};
+
+use hopper::check_hopper_head_dim;
+
 use crate::backend::Backend;
 use crate::dispatch::Decision;
 use crate::dtype::Dtype;
@@ -704,11 +714,11 @@ mod tests {
     }
 
     /// An address that is never followed: every case fails before the library is called.
-    fn at(address: usize) -> *mut c_void {
+    pub(super) fn at(address: usize) -> *mut c_void {
         std::ptr::without_provenance_mut(address)
     }
 
-    fn tensors() -> ForwardTensors {
+    pub(super) fn tensors() -> ForwardTensors {
         ForwardTensors {
             query: at(256),
             key: at(512),
@@ -718,7 +728,7 @@ mod tests {
         }
     }
 
-    fn gradients() -> BackwardTensors {
+    pub(super) fn gradients() -> BackwardTensors {
         BackwardTensors {
             query: at(256),
             key: at(512),

@@ -347,6 +347,7 @@ pub struct natten_fmha_backward_args {
     pub max_seqlen_kv: i32,
     pub stream: *mut c_void,
     pub allocator: natten_allocator,
+    pub deterministic: i32,
 }
 
 unsafe extern "C" {

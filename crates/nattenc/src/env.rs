@@ -20,6 +20,7 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable { name: "XDG_CACHE_HOME", meaning: "where the store lies without NATTENC_HOME" },
     Variable { name: "HOME", meaning: "where the store lies without either" },
+    Variable { name: "NATTENC_MEMORY", meaning: "as --memory: what compiler processes may take together" },
     Variable { name: "NATTENC_JOBS", meaning: "as -j: how many compiler processes run at once" },
     Variable {
         name: "NATTENC_REDIST_URL",

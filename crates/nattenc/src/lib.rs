@@ -15,6 +15,7 @@ pub mod link;
 pub mod package;
 pub mod pipeline;
 pub mod plan;
+pub mod regen;
 pub mod report;
 pub mod supply;
 pub mod toolkit;

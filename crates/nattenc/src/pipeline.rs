@@ -83,6 +83,8 @@ pub struct Options {
     pub supply: supply::Options,
     /// Within which limits.
     pub limits: Limits,
+    /// Who says how much memory there is.
+    pub memory_source: String,
     /// Where the artifact goes, if not to `dist/<variant>`.
     pub dist: Option<PathBuf>,
 }
@@ -154,6 +156,7 @@ pub fn build(
     let parts = Parts::new(&ready, &sources, &build_dir, &texts.support_digest)?;
     let signal = watch_signals()?;
     let setting = Setting {
+        home: fetching.home.clone(),
         scratch: build_dir.join("scratch"),
         logs: build_dir.join("logs"),
         cache: &cache,
@@ -167,12 +170,14 @@ pub fn build(
     probe(&plan, toolkit, &setting, &surroundings)?;
     let (graph, ends) = graph(&plan, toolkit, &texts, &setting)?;
     reporter.phase(&format!(
-        "building {}: {} kernels in {} units, {} jobs, {} at once",
+        "building {}: {} kernels in {} units, {} jobs; at most {} at once in {} ({})",
         variant.name,
         plan.counts.live,
         plan.units.len(),
         graph.jobs().len(),
-        options.limits.jobs
+        options.limits.jobs,
+        report::bytes(options.limits.memory),
+        options.memory_source
     ));
     let built = execute::run(&graph, &setting, options.limits)?;
     fs::write(

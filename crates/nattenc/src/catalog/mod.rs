@@ -42,7 +42,7 @@ pub struct Splits {
 }
 
 /// The smallest thing that a split may separate.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Group {
     /// The kernels, in upstream's order.
     pub kernels: Vec<Kernel>,
@@ -70,6 +70,35 @@ pub struct Kernel {
     pub shape: Vec<u32>,
     /// A section of build.toml that must be built too for this kernel to be wanted.
     pub section: Option<String>,
+    /// In the families that are picked by tile shapes: those, and what goes with them.
+    pub tiles: Option<Tiles>,
+}
+
+/// A pair of tile shapes with the head dim and the schedule that it is instantiated for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tiles {
+    /// Query tokens of a tile per dimension.
+    pub query: Vec<u32>,
+    /// Key tokens of a tile per dimension.
+    pub key: Vec<u32>,
+    /// Hopper: the one head dim that the kernel takes; Blackwell: the largest.
+    pub head_dim: u32,
+    /// Forward kernels: how their warps share the work.
+    pub schedule: Option<Schedule>,
+}
+
+/// A schedule of forward kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// Hopper: every warp loads and computes. Blackwell: a block computes one tile.
+    NonPersistent,
+    /// Blackwell: a block computes tile after tile.
+    Persistent,
+    /// Some warps load; the others compute one tile together.
+    Cooperative,
+    /// Some warps load; two groups of the others compute a tile each, in turn.
+    PingPong,
 }
 
 /// Forward or backward.
@@ -148,6 +177,24 @@ impl Kernel {
     }
 }
 
+impl Tiles {
+    /// The GEMM that a tile pair makes: query tokens, key tokens, head dim.
+    pub fn gemm(&self) -> [u32; 3] {
+        [self.query.iter().product(), self.key.iter().product(), self.head_dim]
+    }
+}
+
+impl Schedule {
+    /// Upstream's `kernel_type` (Hopper) or `persistent` (Blackwell).
+    pub fn number(self) -> u32 {
+        match self {
+            Schedule::NonPersistent => 0,
+            Schedule::Cooperative | Schedule::Persistent => 1,
+            Schedule::PingPong => 2,
+        }
+    }
+}
+
 impl Dtype {
     /// Every element type.
     pub const ALL: [Dtype; 5] =
@@ -159,6 +206,17 @@ impl Dtype {
             Dtype::Float32 => 4,
             Dtype::Float16 | Dtype::Bfloat16 => 2,
             Dtype::Float8E4m3 | Dtype::Float8E5m2 => 1,
+        }
+    }
+
+    /// The word of selectors and of upstream's kernel names: `e4m3` for `float8_e4m3`.
+    pub fn short(self) -> &'static str {
+        match self {
+            Dtype::Float32 => "float32",
+            Dtype::Float16 => "float16",
+            Dtype::Bfloat16 => "bfloat16",
+            Dtype::Float8E4m3 => "e4m3",
+            Dtype::Float8E5m2 => "e5m2",
         }
     }
 }
@@ -225,8 +283,20 @@ mod tests {
             ("reference", 84, 84, 42, 84),
             // 9 (SM range, dtype) pairs x 14 masks x 12 shapes; backward has 44 shapes over those pairs
             ("fna", 252, 1512 + 616, 1512, 3 * 14 * (12 + 6)),
+            // 9 (SM range, dtype) pairs x 12 shapes, and the 44 backward ones of fna
+            ("fmha", 18, 108 + 44, 108, 3 * (12 + 6)),
+            // 2 dtypes x (2 x 5 + 4 x 8 + 8 x 10) masks and tiles
+            ("hopper_fna", 244, 244, 244, 244),
+            ("hopper_fna_bwd", 292, 292, 0, 292),
+            ("hopper_fmha", 10, 10, 10, 10),
+            ("hopper_fmha_bwd", 10, 10, 0, 10),
             ("token_permute", 30, 90, 45, 54),
             ("compute_delta", 3, 3, 3, 3),
+            // dtypes x head dims x the sum over ranks of masks x tile shapes, forward also x schedules
+            ("blackwell_fna", 1776, 4 * 3 * (2 + 4 * 4 + 8 * 7) * 2, 1776, 0),
+            ("blackwell_fna_bwd", 540, 2 * 3 * (2 + 4 * 4 + 8 * 9), 0, 0),
+            ("blackwell_fmha", 24, 4 * 3 * 2, 24, 0),
+            ("blackwell_fmha_bwd", 6, 2 * 3, 0, 0),
         ] {
             let family = family(name);
             assert_eq!(family.groups.len(), groups, "{name}");
@@ -248,12 +318,49 @@ mod tests {
             ("fna", 125, 0, "fna3d_32x128x32_sm80_bfloat16_cm_1_1_1"),
             ("fna", 126, 0, "fna1d_backward_64x64x32_sm50_float32_cm_0"),
             ("fna", 251, 3, "fna3d_backward_128x128x128_sm80_bfloat16_cm_1_1_1"),
+            ("fmha", 0, 0, "fmha_32x128x32_sm50_float32"),
+            ("fmha", 17, 3, "fmha_backward_128x128x128_sm80_bfloat16"),
+            ("hopper_fna", 0, 0, "hopper_fna1d_float16_64x128x32_Q64_KV128_causal0"),
+            ("hopper_fna", 5, 0, "hopper_fna1d_float16_128x128x128_pp_Q128_KV128_causal0"),
+            ("hopper_fna", 243, 0, "hopper_fna3d_bfloat16_128x64x256_coop_Q2x8x8_KV4x4x4_causal1x1x1"),
+            ("hopper_fna_bwd", 1, 0, "hopper_fna1d_backward_float16_128x128x32_Q128_KV128_causal0"),
+            (
+                "hopper_fna_bwd",
+                291,
+                0,
+                "hopper_fna3d_backward_bfloat16_64x128x128_Q1x8x8_KV2x8x8_causal1x1x1",
+            ),
+            ("hopper_fmha", 3, 0, "hopper_fmha_float16_128x128x128_pp"),
+            ("hopper_fmha_bwd", 9, 0, "hopper_fmha_backward_bfloat16_64x128x128"),
             ("reference", 0, 0, "reference_fna1d_float32_causal0"),
             ("reference", 6, 0, "reference_fna1d_backward_float32_causal0"),
             ("reference", 83, 0, "reference_fna3d_backward_bfloat16_causal1x1x1"),
             ("token_permute", 0, 0, "token_permute1d_float32_align8"),
             ("token_permute", 11, 2, "token_unpermute3d_float16_align1"),
             ("compute_delta", 2, 0, "compute_delta_bfloat16"),
+            ("blackwell_fna", 0, 0, "blackwell_fna1d_float16_256x128x32_Q256_KV128_causal0"),
+            ("blackwell_fna", 1, 0, "blackwell_fna1d_float16_256x128x32_Q256_KV128_causal0_persistent"),
+            ("blackwell_fna", 50, 0, "blackwell_fna2d_float16_256x128x32_Q16x16_KV8x16_causal0x0"),
+            (
+                "blackwell_fna",
+                1775,
+                0,
+                "blackwell_fna3d_e5m2_256x128x128_Q4x8x8_KV2x8x8_causal1x1x1_persistent",
+            ),
+            (
+                "blackwell_fna_bwd",
+                12,
+                0,
+                "blackwell_fna2d_backward_float16_128x128x32_Q16x8_KV16x8_causal0x0",
+            ),
+            (
+                "blackwell_fna_bwd",
+                539,
+                0,
+                "blackwell_fna3d_backward_bfloat16_128x128x128_Q2x8x8_KV2x8x8_causal1x1x1",
+            ),
+            ("blackwell_fmha", 23, 0, "blackwell_fmha_e5m2_256x128x128_persistent"),
+            ("blackwell_fmha_bwd", 5, 0, "blackwell_fmha_backward_bfloat16_128x128x128"),
         ] {
             assert_eq!(family(family_name).groups[group].kernels[kernel].name, name);
         }
@@ -271,6 +378,11 @@ mod tests {
     fn the_first_units_take_the_remainder_and_none_is_empty() {
         let sizes = |count| family("fna").units(count).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(sizes(64), [vec![4; 60], vec![3; 4]].concat());
+        let unit_counts: Vec<_> = ["fmha", "hopper_fna", "hopper_fna_bwd", "hopper_fmha", "hopper_fmha_bwd"]
+            .map(|name| family(name).splits)
+            .map(|splits| [splits.default, splits.fine, splits.coarse])
+            .into();
+        assert_eq!(unit_counts, [[6, 12, 3], [8, 16, 4], [4, 8, 2], [5, 10, 1], [5, 10, 1]]);
         assert_eq!(sizes(0), [252]);
         assert_eq!(sizes(1000), [1; 252]);
         assert_eq!(family("fna").unit_name(11), "fna_011");
@@ -293,6 +405,22 @@ mod tests {
         let kernel = &family("fna").groups[125].kernels[0];
         for (sm, live) in [(75, false), (79, false), (80, true), (90, true), (129, true), (130, false)] {
             assert_eq!(kernel.live_on(sm), live, "{sm}");
+        }
+    }
+
+    #[test]
+    fn a_hopper_kernels_gemm_is_its_tiles_and_head_dim() {
+        for name in ["hopper_fna", "hopper_fna_bwd", "hopper_fmha", "hopper_fmha_bwd"] {
+            for kernel in family(name).kernels() {
+                let tiles = kernel.tiles.as_ref().unwrap();
+                let [q, kv, dim] = tiles.gemm();
+                assert!(kernel.name.contains(&format!("_{q}x{kv}x{dim}")), "{}", kernel.name);
+                assert_eq!(tiles.schedule.is_some(), kernel.direction == Direction::Forward);
+                assert_eq!(
+                    (kernel.live_on(89), kernel.live_on(90), kernel.live_on(100)),
+                    (false, true, false)
+                );
+            }
         }
     }
 

@@ -24,9 +24,13 @@ pub struct BuildArgs {
     select: SelectArgs,
     #[command(flatten)]
     supply: SupplyArgs,
-    /// Compiler processes at once, exactly; the default is the CPUs that this process may use
+    /// Compiler processes at once; the default is the CPUs that this process may use
     #[arg(short, long, value_name = "N")]
     jobs: Option<usize>,
+    /// What they may take together, as 12G; the default is what can be used now less a reserve. A job that
+    /// needs more than all of it runs alone
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
     /// After a failure still build everything that does not need what failed
     #[arg(long)]
     keep_going: bool,
@@ -40,10 +44,16 @@ pub struct BuildArgs {
 
 pub(super) fn run(project: &Project, args: &BuildArgs) -> anyhow::Result<()> {
     let variant = project.variant(args.variant.as_deref())?;
+    let (memory, memory_source) = super::memory(args.memory.as_deref())?;
     let options = Options {
         request: args.select.request()?,
         supply: args.supply.supply(),
-        limits: Limits { jobs: super::jobs(args.jobs)?, on_failure: super::on_failure(args.keep_going) },
+        limits: Limits {
+            jobs: super::jobs(args.jobs)?,
+            memory,
+            on_failure: super::on_failure(args.keep_going),
+        },
+        memory_source,
         dist: args.dist.clone(),
     };
     let reporter = report::for_stderr();

@@ -5,16 +5,18 @@ mod clean;
 mod doctor;
 mod fetch;
 mod plan;
+mod regen;
 mod variants;
 mod verify;
 
 use crate::execute::OnFailure;
 use crate::failure::Failure;
-use crate::plan::Request;
 use crate::plan::capability::CapabilityRequest;
-use crate::{config, env, supply};
+use crate::plan::{Policy, Request};
+use crate::toolkit::machine;
+use crate::{config, env, report, supply};
 use clap::{Args, Parser, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Builds NATTEN's CUDA kernels: plans, generates, compiles with nvcc, links, packages.
 #[derive(Debug, Parser)]
@@ -41,7 +43,7 @@ Exit codes:
   9 deadline               130, 143 interrupted
 
 Environment: NATTENC_HOME is the store of fetched and built things (else the XDG cache directory);
-NATTENC_JOBS is as -j; NATTENC_PYTHON is the python3 whose pip knows the package index.";
+NATTENC_JOBS is as -j, NATTENC_MEMORY as --memory; NATTENC_PYTHON is the python3 whose pip knows the package index.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -60,6 +62,8 @@ pub enum Command {
     Verify(verify::VerifyArgs),
     /// Remove what builds left: build/<variant>/ and dist/<variant>/
     Clean(clean::CleanArgs),
+    /// Compare the kernel tables with natten's own generators
+    Regen(regen::RegenArgs),
 }
 
 /// Which part of build.toml.
@@ -82,6 +86,9 @@ pub struct SelectArgs {
     /// joined by |; may be repeated, any match counts
     #[arg(long, value_name = "SELECTOR")]
     pub select: Vec<String>,
+    /// How finely families are split into translation units, as upstream splits them
+    #[arg(long, value_enum, default_value_t)]
+    pub policy: Policy,
 }
 
 impl SelectArgs {
@@ -114,6 +121,7 @@ impl SelectArgs {
             families: some(&self.family),
             capabilities: Some(capabilities).filter(|c| !c.is_empty()),
             select,
+            policy: self.policy,
         })
     }
 }
@@ -154,8 +162,39 @@ pub fn jobs(flag: Option<usize>) -> anyhow::Result<usize> {
             Ok(jobs) if jobs > 0 => Ok(jobs),
             _ => Err(wrong("NATTENC_JOBS", &text).into()),
         },
-        None => Ok(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)),
+        None => Ok(machine::cpus(Path::new("/")).available.value as usize),
     }
+}
+
+/// How much memory jobs may take together, and who says so: --memory, else NATTENC_MEMORY, else what can be
+/// used now less a reserve of a tenth, at least 2 GB.
+pub fn memory(flag: Option<&str>) -> anyhow::Result<(u64, String)> {
+    let given = match flag {
+        Some(text) => Some(("--memory", text.to_owned())),
+        None => env::text("NATTENC_MEMORY")?.map(|text| ("NATTENC_MEMORY", text)),
+    };
+    if let Some((from, text)) = given {
+        let size = size(&text).filter(|bytes| *bytes > 0).ok_or_else(|| {
+            Failure::config(format!("{from}: {text:?} is not a size"))
+                .hint("write it as 12G or 800M; G and M are powers of 1024")
+        })?;
+        return Ok((size, from.to_owned()));
+    }
+    let available = machine::memory(Path::new("/")).available;
+    let reserve = (available.value / 10).max(2 << 30);
+    let budget = available.value.saturating_sub(reserve).max(1 << 30);
+    Ok((budget, format!("{} less a reserve of {}", available.source, report::bytes(reserve))))
+}
+
+/// `12G`, `1.5G`, `800M` as bytes.
+fn size(text: &str) -> Option<u64> {
+    let (number, unit) = match text.strip_suffix(['G', 'g']) {
+        Some(number) => (number, 1u64 << 30),
+        None => (text.strip_suffix(['M', 'm'])?, 1 << 20),
+    };
+    let number: f64 = number.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0 && *n < 1e9)?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    Some((number * unit as f64) as u64)
 }
 
 /// The enum that `--keep-going` stands for.
@@ -180,5 +219,27 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Doctor(args) => doctor::run(&open()?, args),
         Command::Verify(args) => verify::run(args),
         Command::Clean(args) => clean::run(&open()?, args),
+        Command::Regen(args) => regen::run(&open()?, args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_a_unit() {
+        for (text, bytes) in [
+            ("12G", Some(12 << 30)),
+            ("1.5g", Some(3 << 29)),
+            ("800M", Some(800 << 20)),
+            ("12", None),
+            ("G", None),
+            ("-1G", None),
+            ("infG", None),
+            ("12GB", None),
+        ] {
+            assert_eq!(size(text), bytes, "{text}");
+        }
     }
 }

@@ -4,15 +4,17 @@
 
 pub mod cache;
 pub mod depfile;
+pub mod history;
 pub mod process;
 mod work;
 
 pub use work::first_diagnostic;
 
 use crate::failure::{Class, Failure};
-use crate::graph::{Graph, JobId, Kind, Source, Tree};
+use crate::graph::{Cost, Graph, JobId, Kind, Source, Tree};
 use crate::report::{Outcome, Reporter};
 use cache::{Action, Blob, Cache, Key};
+use history::History;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +29,8 @@ pub trait Digests: Sync {
 
 /// What jobs run with and against.
 pub struct Setting<'a> {
+    /// The store: what jobs cost is remembered in it.
+    pub home: PathBuf,
     /// Scratch directories of units lie in it.
     pub scratch: PathBuf,
     /// One log file per unit lies in it.
@@ -50,8 +54,11 @@ pub struct Setting<'a> {
 /// What bounds a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Compiler processes at once, exactly.
+    /// Compiler processes at once, at most.
     pub jobs: usize,
+    /// What their resident sets may come to together, bytes, by prediction. A job that is predicted to
+    /// need more than all of it runs alone.
+    pub memory: u64,
     /// What happens after a job failed.
     pub on_failure: OnFailure,
 }
@@ -108,6 +115,12 @@ enum Ended {
     /// An input's bytes were no longer in the cache: this job must run again.
     Lost(JobId),
     Failed(anyhow::Error),
+    /// A signal ended it that nattenc did not send.
+    Died {
+        signal: i32,
+        peak_memory: u64,
+        error: anyhow::Error,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -128,7 +141,11 @@ struct Coordinator<'a> {
     outputs: Vec<Vec<Blob>>,
     records: Vec<Option<Record>>,
     users: Vec<Vec<JobId>>,
+    predicted: Vec<Cost>,
     remaining: Vec<f64>,
+    /// Jobs that died once and run again, alone.
+    second_tries: BTreeSet<JobId>,
+    history: History,
     keys: Vec<String>,
     failures: Vec<anyhow::Error>,
     /// Headers outside all trees whose digest was asked for already.
@@ -149,6 +166,9 @@ pub fn run(graph: &Graph, setting: &Setting<'_>, limits: Limits) -> anyhow::Resu
         }
         states.push(State::Waiting(needs));
     }
+    let history = History::open(&setting.home);
+    let predicted: Vec<Cost> = graph.jobs().iter().map(|job| history.predict(job)).collect();
+    let cpu: Vec<f64> = predicted.iter().map(|cost| cost.cpu).collect();
     let mut coordinator = Coordinator {
         graph,
         setting,
@@ -156,13 +176,19 @@ pub fn run(graph: &Graph, setting: &Setting<'_>, limits: Limits) -> anyhow::Resu
         outputs: vec![Vec::new(); count],
         records: vec![None; count],
         users,
-        remaining: graph.remaining(),
+        predicted,
+        remaining: graph.remaining(&cpu),
+        second_tries: BTreeSet::new(),
+        history,
         keys: vec![String::new(); count],
         failures: Vec::new(),
         seen: BTreeMap::new(),
     };
-    let peak_memory = coordinator.run(limits)?;
-    coordinator.finish(peak_memory)
+    let peak_memory = coordinator.run(limits);
+    if let Err(error) = coordinator.history.save() {
+        setting.reporter.warning(&format!("what jobs cost is not remembered: {error}"));
+    }
+    coordinator.finish(peak_memory?)
 }
 
 fn producer(input: &crate::graph::Input) -> Option<JobId> {
@@ -226,7 +252,7 @@ impl Coordinator<'_> {
             let stop =
                 interrupted.is_some() || (limits.on_failure == OnFailure::Stop && !self.failures.is_empty());
             while !stop && running.len() < limits.jobs {
-                let Some(id) = self.next_ready() else { break };
+                let Some(id) = self.next_ready(&running, limits.memory) else { break };
                 self.states[id] = State::Running;
                 self.setting.reporter.started(&self.graph.jobs()[id]);
                 running.insert(id, Instant::now());
@@ -272,9 +298,18 @@ impl Coordinator<'_> {
         }
     }
 
-    /// The ready job with the longest way to go, the earliest of equals.
-    fn next_ready(&self) -> Option<JobId> {
-        let ready = (0..self.states.len()).filter(|id| self.states[*id] == State::Ready);
+    /// The ready job with the longest way to go, the earliest of equals, of those that fit beside what runs.
+    /// With nothing running every job fits: one that needs more than there is runs alone.
+    fn next_ready(&self, running: &BTreeMap<JobId, Instant>, memory: u64) -> Option<JobId> {
+        if running.keys().any(|id| self.second_tries.contains(id)) {
+            return None;
+        }
+        let used: u64 = running.keys().map(|id| self.predicted[*id].memory).sum();
+        let fits = |id: &JobId| {
+            running.is_empty()
+                || (!self.second_tries.contains(id) && used + self.predicted[*id].memory <= memory)
+        };
+        let ready = (0..self.states.len()).filter(|id| self.states[*id] == State::Ready).filter(fits);
         ready.max_by(|a, b| self.remaining[*a].total_cmp(&self.remaining[*b]).then(b.cmp(a)))
     }
 
@@ -307,6 +342,7 @@ impl Coordinator<'_> {
                 }
                 self.warn_of_store();
                 self.setting.reporter.finished(job, Outcome::Ran { wall, peak_memory: action.peak_memory });
+                self.history.record(job, Cost { cpu: action.cpu, memory: action.peak_memory });
                 self.done(id, &action, How::Ran)
             }
             Ended::Lost(producer) => {
@@ -321,11 +357,25 @@ impl Coordinator<'_> {
                 }
                 Ok(())
             }
-            Ended::Failed(_) if interrupted => {
+            Ended::Failed(_) | Ended::Died { .. } if interrupted => {
                 self.states[id] = State::Failed;
                 Ok(())
             }
-            Ended::Failed(error) => {
+            Ended::Died { signal, peak_memory, .. } if self.second_tries.insert(id) => {
+                let what =
+                    if signal == work::SIGKILL { "was killed, most likely for memory," } else { "crashed" };
+                self.setting.reporter.warning(&format!(
+                    "{} {}: {what} by signal {signal} at {} MB; it runs again, alone",
+                    job.kind.word(),
+                    job.label,
+                    peak_memory >> 20
+                ));
+                self.setting.reporter.finished(job, Outcome::Again);
+                self.predicted[id].memory = self.predicted[id].memory.max(peak_memory) * 2;
+                self.states[id] = State::Ready;
+                Ok(())
+            }
+            Ended::Failed(error) | Ended::Died { error, .. } => {
                 self.setting.reporter.finished(job, Outcome::Failed { message: error.to_string() });
                 self.states[id] = State::Failed;
                 self.failures.push(error);
@@ -508,6 +558,7 @@ mod tests {
         home: tempfile::TempDir,
         reporter: Counts,
         signal: AtomicUsize,
+        memory: u64,
     }
 
     impl Bench {
@@ -516,6 +567,7 @@ mod tests {
                 home: tempfile::tempdir().unwrap(),
                 reporter: Counts::default(),
                 signal: AtomicUsize::new(0),
+                memory: 1 << 40,
             }
         }
 
@@ -528,6 +580,7 @@ mod tests {
         ) -> anyhow::Result<Built> {
             let cache = Cache::new(self.home.path(), self.home.path());
             let setting = Setting {
+                home: self.home.path().to_path_buf(),
                 scratch: self.home.path().join(place).join("scratch"),
                 logs: self.home.path().join(place).join("logs"),
                 cache: &cache,
@@ -538,7 +591,7 @@ mod tests {
                 reporter: &self.reporter,
                 signal: &self.signal,
             };
-            run(graph, &setting, Limits { jobs, on_failure })
+            run(graph, &setting, Limits { jobs, memory: self.memory, on_failure })
         }
 
         fn run(&self, graph: &Graph) -> anyhow::Result<Built> {
@@ -563,7 +616,7 @@ mod tests {
             outputs: vec![output.to_owned()],
             trees: vec![],
             depfile: None,
-            weight: 1.0,
+            estimate: Cost { cpu: 1.0, memory: 1 << 20 },
         }
     }
 
@@ -680,7 +733,8 @@ mod tests {
         for (on_failure, made) in [(OnFailure::KeepGoing, true), (OnFailure::Stop, false)] {
             let bench = Bench::new();
             let mut graph = Graph::default();
-            let bad = graph.add(Job { weight: 9.0, ..sh("bad", "exit 1", vec![], "bad") });
+            let bad = graph
+                .add(Job { estimate: Cost { cpu: 9.0, memory: 1 }, ..sh("bad", "exit 1", vec![], "bad") });
             graph.add(sh("needs bad", "cat bad >no", vec![output("bad", bad)], "no"));
             graph.add(sh("good", "echo good >good", vec![], "good"));
             let error = bench.run_in("a", &graph, 1, on_failure).err().unwrap();
@@ -698,6 +752,68 @@ mod tests {
         }
         bench.run_in("a", &graph, 3, OnFailure::Stop).unwrap();
         assert_eq!(bench.reporter.alive.lock().unwrap().1, 3);
+    }
+
+    /// Jobs that each say how much they need, in megabytes.
+    fn sized(sizes: &[u64]) -> Graph {
+        let mut graph = Graph::default();
+        for (i, megabytes) in sizes.iter().enumerate() {
+            let estimate = Cost { cpu: 1.0, memory: megabytes << 20 };
+            let job = sh(&format!("{i}"), &format!("sleep 0.05; echo x >{i}"), vec![], &i.to_string());
+            graph.add(Job { estimate, ..job });
+        }
+        graph
+    }
+
+    #[test]
+    fn jobs_run_side_by_side_as_far_as_memory_is_predicted_to_go() {
+        for (budget, sizes, together) in [
+            (10, &[5, 5, 5, 5][..], 2),
+            (10, &[4, 4, 4, 4], 2),
+            (10, &[1, 1, 1, 1], 4),
+            // More than there is: alone, and never a deadlock.
+            (1, &[5, 5, 5], 1),
+            // The light ones fill the gap beside the heavy one.
+            (10, &[9, 1, 9, 1], 2),
+        ] {
+            let bench = Bench { memory: budget << 20, ..Bench::new() };
+            bench.run_in("a", &sized(sizes), 8, OnFailure::Stop).unwrap();
+            assert_eq!(bench.reporter.alive.lock().unwrap().1, together, "{budget} MB for {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn history_replaces_estimates() {
+        let bench = Bench { memory: 1 << 30, ..Bench::new() };
+        let graph = sized(&[4096, 4096]);
+        bench.run_in("a", &graph, 2, OnFailure::Stop).unwrap();
+        assert_eq!(bench.reporter.alive.lock().unwrap().1, 1);
+        crate::fs::remove_dir(&bench.home.path().join("cache")).unwrap();
+        bench.run_in("a", &graph, 2, OnFailure::Stop).unwrap();
+        assert_eq!(bench.reporter.alive.lock().unwrap().1, 2);
+    }
+
+    #[test]
+    fn job_that_died_once_runs_again_alone_and_a_second_death_is_the_end() {
+        for signal in [9, 11] {
+            let bench = Bench::new();
+            let once =
+                format!("if [ -e ../died ]; then echo x >out; else touch ../died; kill -{signal} $$; fi");
+            let mut graph = Graph::default();
+            graph.add(sh("once", &once, vec![], "out"));
+            assert_eq!(ran(&bench.run(&graph).unwrap()), ["once"]);
+            let warning = bench.reporter.warnings.lock().unwrap()[0].clone();
+            assert!(warning.contains(&format!("signal {signal}")) && warning.contains("alone"), "{warning}");
+        }
+    }
+
+    #[test]
+    fn ordinary_error_is_tried_once() {
+        let bench = Bench::new();
+        let mut graph = Graph::default();
+        graph.add(sh("bad", "echo again >>../tries; exit 1", vec![], "out"));
+        assert!(bench.run(&graph).is_err());
+        assert_eq!(crate::fs::read_text(&bench.home.path().join("a/scratch/tries")).unwrap(), "again\n");
     }
 
     #[test]

@@ -62,8 +62,14 @@ pub(super) fn work(
         Ok(finished) => finished,
         Err(error) => return (Ended::Failed(error), 0),
     };
-    let ended = collect(job, &dir, setting, logs, &finished);
-    (ended.map_or_else(Ended::Failed, Ended::Done), finished.peak_memory)
+    let ended = match collect(job, &dir, setting, logs, &finished) {
+        Ok(action) => Ended::Done(action),
+        Err(error) => match finished.signal {
+            Some(signal) => Ended::Died { signal, peak_memory: finished.peak_memory, error },
+            None => Ended::Failed(error),
+        },
+    };
+    (ended, finished.peak_memory)
 }
 
 /// Makes the scratch directory hold the job's inputs and none of its outputs.
@@ -225,7 +231,7 @@ fn how_it_ended(finished: &Finished) -> String {
 }
 
 /// SIGKILL, which nothing but the kernel's memory killer (or a person) sends to a compiler.
-const SIGKILL: i32 = 9;
+pub(super) const SIGKILL: i32 = 9;
 
 fn failure(job: &Job, finished: &Finished, log: &Path) -> Failure {
     let kind = job.kind.word();

@@ -20,6 +20,7 @@ mod url;
 pub use lock::{Key, Kind, Pinned};
 
 pub use describe::index_and_certificates;
+pub use pip::locate as python;
 
 use crate::failure::{Failure, class};
 use crate::{env, fs};

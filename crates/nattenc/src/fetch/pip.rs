@@ -113,7 +113,8 @@ pub(super) fn ask(python: Option<&Path>) -> anyhow::Result<Sources> {
     }
 }
 
-fn locate(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+/// The python3 to use: the one given, else NATTENC_PYTHON's, else that of PATH.
+pub fn locate(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let path_variable = env::text("PATH")?.unwrap_or_default();
     let named = given.map(|p| ("python", p.to_path_buf()));
     if let Some((who, path)) = named.or_else(|| env::path("NATTENC_PYTHON").map(|p| ("NATTENC_PYTHON", p))) {

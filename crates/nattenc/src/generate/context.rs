@@ -8,14 +8,14 @@ use anyhow::{Context as _, anyhow};
 use serde::Serialize;
 
 use super::{Code, Template, Unit};
-use crate::catalog::{self, Direction, Dtype, Kernel};
+use crate::catalog::{self, Direction, Dtype, Kernel, Schedule, Tiles};
 
 /// A unit: its name, its family and its kernels, in the words of one family's template.
 #[derive(Serialize)]
-struct UnitContext<'a, K> {
-    unit: &'a str,
-    family: &'a str,
-    kernels: Vec<K>,
+pub(super) struct UnitContext<'a, K> {
+    pub(super) unit: &'a str,
+    pub(super) family: &'a str,
+    pub(super) kernels: Vec<K>,
 }
 
 fn units<'a, K>(unit: &'a Unit<'a>, kernel: impl Fn(&'a Kernel) -> K) -> UnitContext<'a, K> {
@@ -53,11 +53,7 @@ impl Template for Fna<'_> {
 }
 
 pub(super) fn fna<'a>(unit: &'a Unit<'a>) -> anyhow::Result<Fna<'a>> {
-    for kernel in &unit.kernels {
-        if kernel.shape.len() != 3 {
-            return Err(anyhow!("kernel {} has no GEMM shape of three numbers", kernel.name));
-        }
-    }
+    check_gemm_shapes(unit)?;
     let has = |direction| unit.kernels.iter().any(|k| k.direction == direction);
     Ok(Fna {
         forward: has(Direction::Forward),
@@ -81,6 +77,208 @@ pub(super) fn fna<'a>(unit: &'a Unit<'a>) -> anyhow::Result<Fna<'a>> {
             alignment: 16 / k.dtype.size(),
         }),
     })
+}
+
+/// `cuda/fmha/unit.cu.tera`
+#[derive(Serialize)]
+pub(super) struct Fmha<'a> {
+    #[serde(flatten)]
+    unit: UnitContext<'a, FmhaKernel<'a>>,
+    forward: bool,
+    backward: bool,
+}
+
+#[derive(Serialize)]
+struct FmhaKernel<'a> {
+    name: &'a str,
+    direction: String,
+    /// The kernel class, spelled with upstream's template arguments.
+    class: String,
+    dtype: &'static str,
+    sm_min: u16,
+    sm_max: u16,
+    alignment: u32,
+}
+
+impl Template for Fmha<'_> {
+    const NAME: &'static str = "cuda/fmha/unit.cu.tera";
+}
+
+pub(super) fn fmha<'a>(unit: &'a Unit<'a>) -> anyhow::Result<Fmha<'a>> {
+    check_gemm_shapes(unit)?;
+    let has = |direction| unit.kernels.iter().any(|k| k.direction == direction);
+    Ok(Fmha {
+        forward: has(Direction::Forward),
+        backward: has(Direction::Backward),
+        unit: units(unit, |k| {
+            // Backward, the last argument says whether tiles divide the sequence lengths.
+            let (class, last) = match k.direction {
+                Direction::Forward => ("AttentionKernel", ""),
+                Direction::Backward => ("AttentionBackwardKernel", ", false"),
+            };
+            FmhaKernel {
+                name: &k.name,
+                direction: k.direction.to_string(),
+                class: format!(
+                    "{class}<{}, cutlass::arch::Sm{}, true, {}{last}>",
+                    element(k.dtype),
+                    k.sm_min,
+                    join(&k.shape)
+                ),
+                dtype: dtype(k.dtype),
+                sm_min: k.sm_min,
+                sm_max: k.sm_max,
+                alignment: 16 / k.dtype.size(),
+            }
+        }),
+    })
+}
+
+fn check_gemm_shapes(unit: &Unit<'_>) -> anyhow::Result<()> {
+    match unit.kernels.iter().find(|kernel| kernel.shape.len() != 3) {
+        Some(kernel) => Err(anyhow!("kernel {} has no GEMM shape of three numbers", kernel.name)),
+        None => Ok(()),
+    }
+}
+
+/// The templates of the four Hopper families.
+#[derive(Serialize)]
+struct HopperKernel<'a> {
+    name: &'a str,
+    /// Upstream's kernel struct with its template arguments; hopper_fmha's leave `Mask` and `varlen` open.
+    class: String,
+    dtype: &'static str,
+    causal_bits: u32,
+    /// Three numbers, 0 beyond the rank.
+    query_tile: String,
+    key_tile: String,
+    head_dim: u32,
+    schedule: i64,
+    sm_min: u16,
+    sm_max: u16,
+}
+
+macro_rules! hopper {
+    ($($(#[$doc:meta])* $name:ident $template:literal;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Serialize)]
+            pub(super) struct $name<'a>(UnitContext<'a, HopperKernel<'a>>);
+
+            impl Template for $name<'_> {
+                const NAME: &'static str = $template;
+            }
+        )*
+    };
+}
+
+hopper! {
+    /// `cuda/hopper_fna/unit.cu.tera`
+    HopperFna "cuda/hopper_fna/unit.cu.tera";
+    /// `cuda/hopper_fna_bwd/unit.cu.tera`
+    HopperFnaBwd "cuda/hopper_fna_bwd/unit.cu.tera";
+    /// `cuda/hopper_fmha/unit.cu.tera`
+    HopperFmha "cuda/hopper_fmha/unit.cu.tera";
+    /// `cuda/hopper_fmha_bwd/unit.cu.tera`
+    HopperFmhaBwd "cuda/hopper_fmha_bwd/unit.cu.tera";
+}
+
+pub(super) fn hopper_fna<'a>(unit: &'a Unit<'a>) -> anyhow::Result<HopperFna<'a>> {
+    Ok(HopperFna(hopper(unit, |kernel, tiles| {
+        let schedule = schedule(kernel, tiles)?;
+        Ok(format!(
+            "natten::cuda::fna_hopper::KernelForward<{}, {schedule}>",
+            neighborhood_arguments(kernel, tiles)
+        ))
+    })?))
+}
+
+pub(super) fn hopper_fna_bwd<'a>(unit: &'a Unit<'a>) -> anyhow::Result<HopperFnaBwd<'a>> {
+    Ok(HopperFnaBwd(hopper(unit, |kernel, tiles| {
+        Ok(format!("natten::cuda::fna_hopper::KernelBackward<{}>", neighborhood_arguments(kernel, tiles)))
+    })?))
+}
+
+pub(super) fn hopper_fmha<'a>(unit: &'a Unit<'a>) -> anyhow::Result<HopperFmha<'a>> {
+    Ok(HopperFmha(hopper(unit, |kernel, tiles| {
+        Ok(format!(
+            "natten::cuda::fmha_hopper::KernelForward<{}, {}, {}, Mask, varlen>",
+            element(kernel.dtype),
+            ints(&tiles.gemm()),
+            schedule(kernel, tiles)?
+        ))
+    })?))
+}
+
+pub(super) fn hopper_fmha_bwd<'a>(unit: &'a Unit<'a>) -> anyhow::Result<HopperFmhaBwd<'a>> {
+    Ok(HopperFmhaBwd(hopper(unit, |kernel, tiles| {
+        Ok(format!(
+            "natten::cuda::fmha_hopper::KernelBackward<{}, {}, Mask, varlen>",
+            element(kernel.dtype),
+            ints(&tiles.gemm())
+        ))
+    })?))
+}
+
+fn hopper<'a>(
+    unit: &'a Unit<'a>,
+    class: impl Fn(&Kernel, &Tiles) -> anyhow::Result<String>,
+) -> anyhow::Result<UnitContext<'a, HopperKernel<'a>>> {
+    let kernel = |k: &'a Kernel| {
+        let tiles = k.tiles.as_ref().ok_or_else(|| anyhow!("kernel {} has no tile shapes", k.name))?;
+        Ok(HopperKernel {
+            name: &k.name,
+            class: class(k, tiles)?,
+            dtype: dtype(k.dtype),
+            causal_bits: causal_bits(&k.causal),
+            query_tile: three(&tiles.query),
+            key_tile: three(&tiles.key),
+            head_dim: tiles.head_dim,
+            schedule: tiles.schedule.map_or(-1, |schedule| schedule.number().into()),
+            sm_min: k.sm_min,
+            sm_max: k.sm_max,
+        })
+    };
+    Ok(UnitContext {
+        unit: &unit.name,
+        family: unit.family,
+        kernels: unit.kernels.iter().map(|k| kernel(k)).collect::<anyhow::Result<_>>()?,
+    })
+}
+
+/// Element type, masks, tile shapes and GEMM shape: what upstream's structs for neighborhoods start with.
+fn neighborhood_arguments(kernel: &Kernel, tiles: &Tiles) -> String {
+    let causal: Vec<String> = kernel.causal.iter().map(|causal| format!("cute::{causal}_type")).collect();
+    format!(
+        "{}, cute::tuple<{}>, {}, {}, {}",
+        element(kernel.dtype),
+        causal.join(", "),
+        ints(&tiles.query),
+        ints(&tiles.key),
+        ints(&tiles.gemm())
+    )
+}
+
+fn schedule(kernel: &Kernel, tiles: &Tiles) -> anyhow::Result<&'static str> {
+    match tiles.schedule {
+        Some(Schedule::Persistent) => Err(anyhow!("kernel {} has a schedule of Blackwell's", kernel.name)),
+        Some(Schedule::NonPersistent) => Ok("natten::cuda::hopper::HopperKernelSchedule::NonPersistent"),
+        Some(Schedule::Cooperative) => Ok("natten::cuda::hopper::HopperKernelSchedule::WSCooperative"),
+        Some(Schedule::PingPong) => Ok("natten::cuda::hopper::HopperKernelSchedule::WSPingpong"),
+        None => Err(anyhow!("kernel {} has no schedule", kernel.name)),
+    }
+}
+
+/// `cute::tuple<cute::Int<8>, cute::Int<16>>`
+fn ints(numbers: &[u32]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(|number| format!("cute::Int<{number}>")).collect();
+    format!("cute::tuple<{}>", numbers.join(", "))
+}
+
+/// Up to three numbers, the missing ones 0.
+fn three(numbers: &[u32]) -> String {
+    let at = |index: usize| numbers.get(index).copied().unwrap_or(0);
+    join(&[at(0), at(1), at(2)])
 }
 
 /// `cuda/reference/unit.cu.tera`
@@ -287,7 +485,7 @@ const C_ABI_FAMILIES: [&str; 13] = [
 ];
 
 /// The C++ spelling of an element type.
-fn element(dtype: Dtype) -> &'static str {
+pub(super) fn element(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Float32 => "float",
         Dtype::Float16 => "cutlass::half_t",
@@ -298,7 +496,7 @@ fn element(dtype: Dtype) -> &'static str {
 }
 
 /// The C ABI's constant.
-fn dtype(dtype: Dtype) -> &'static str {
+pub(super) fn dtype(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Float32 => "NATTEN_FLOAT32",
         Dtype::Float16 => "NATTEN_FLOAT16",
@@ -309,7 +507,7 @@ fn dtype(dtype: Dtype) -> &'static str {
 }
 
 /// Bit i says whether dimension i is causal.
-fn causal_bits(causal: &[bool]) -> u32 {
+pub(super) fn causal_bits(causal: &[bool]) -> u32 {
     causal.iter().enumerate().map(|(dimension, causal)| u32::from(*causal) << dimension).sum()
 }
 

@@ -8,8 +8,17 @@ use super::{host_sources, registry, support_files};
 use crate::execute::process::{self, CommandLine, Finished};
 use crate::{env, fs};
 
-const TEST: &str = include_str!("../../../natten-kernels/csrc/test/host_test.cpp");
-const RUNTIME: &str = include_str!("../../../natten-kernels/csrc/test/cuda_runtime.h");
+/// The tests' own files, under the names that their includes use.
+const FILES: &[(&str, &str)] = &[
+    ("cuda_runtime.h", include_str!("../../../natten-kernels/csrc/test/cuda_runtime.h")),
+    ("support.h", include_str!("../../../natten-kernels/csrc/test/support.h")),
+    ("cutlass/cutlass.h", include_str!("../../../natten-kernels/csrc/test/cutlass.h")),
+    ("cute/tensor.hpp", include_str!("../../../natten-kernels/csrc/test/tensor.hpp")),
+    ("natten/cuda/utils/cutlass.cuh", "#pragma once\n"),
+    ("host_test.cpp", include_str!("../../../natten-kernels/csrc/test/host_test.cpp")),
+    ("tiled_test.cpp", include_str!("../../../natten-kernels/csrc/test/tiled_test.cpp")),
+    ("blackwell_test.cpp", include_str!("../../../natten-kernels/csrc/test/blackwell_test.cpp")),
+];
 
 fn run(cwd: &Path, argv: &[&str]) -> Finished {
     let path = env::text("PATH").unwrap().unwrap_or_default();
@@ -35,14 +44,18 @@ fn the_host_side_keeps_its_claims() {
     for (name, text) in support_files() {
         put(root.path(), name, text);
     }
-    put(root.path(), "cuda_runtime.h", RUNTIME);
-    put(root.path(), "host_test.cpp", TEST);
+    for (name, text) in FILES {
+        put(root.path(), name, text);
+    }
     put(root.path(), "registry.cpp", &registry(&super::tests::every_unit(), "{}", &BTreeMap::new()).unwrap());
     let flags = ["g++", "-std=c++17", "-I.", "-Wall", "-Wextra", "-Werror"];
     run(root.path(), &[&flags[..], &["-fsyntax-only", "registry.cpp"]].concat());
-    run(
-        root.path(),
-        &[&flags[..], host_sources(), &["host_test.cpp", "-pthread", "-o", "host_test"]].concat(),
-    );
-    run(root.path(), &["./host_test"]);
+    for (source, program) in [
+        ("host_test.cpp", "./host_test"),
+        ("tiled_test.cpp", "./tiled_test"),
+        ("blackwell_test.cpp", "./blackwell_test"),
+    ] {
+        run(root.path(), &[&flags[..], host_sources(), &[source, "-pthread", "-o", program]].concat());
+        run(root.path(), &[program]);
+    }
 }

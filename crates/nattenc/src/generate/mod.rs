@@ -2,6 +2,7 @@
 //! Pure: text in memory. A unit's text depends on its kernels alone, never on the gencodes it is
 //! compiled for, so adding a capability changes no unit.
 
+mod blackwell;
 mod context;
 #[cfg(test)]
 mod host_test;
@@ -50,9 +51,18 @@ macro_rules! templates {
 /// Template name (its path under `templates/`) and text.
 const TEMPLATES: &[(&str, &str)] = templates![
     "abi/registry.cpp.tera",
+    "cuda/blackwell_fmha/unit.cu.tera",
+    "cuda/blackwell_fmha_bwd/unit.cu.tera",
+    "cuda/blackwell_fna/unit.cu.tera",
+    "cuda/blackwell_fna_bwd/unit.cu.tera",
     "cuda/common/header.tera",
     "cuda/compute_delta/unit.cu.tera",
+    "cuda/fmha/unit.cu.tera",
     "cuda/fna/unit.cu.tera",
+    "cuda/hopper_fmha/unit.cu.tera",
+    "cuda/hopper_fmha_bwd/unit.cu.tera",
+    "cuda/hopper_fna/unit.cu.tera",
+    "cuda/hopper_fna_bwd/unit.cu.tera",
     "cuda/reference/unit.cu.tera",
     "cuda/token_permute/unit.cu.tera",
 ];
@@ -61,6 +71,7 @@ macro_rules! csrc {
     ($($name:literal),* $(,)?) => {
         &[
             ("natten_kernels.h", include_str!("../../../natten-kernels/include/natten_kernels.h")),
+            ("shim/curand_kernel.h", include_str!("../../../natten-kernels/csrc/shim/curand_kernel.h")),
             $((concat!("nattenc/", $name), include_str!(concat!("../../../natten-kernels/csrc/", $name)))),*
         ]
     };
@@ -68,10 +79,23 @@ macro_rules! csrc {
 
 const SUPPORT_FILES: &[(&str, &str)] = csrc![
     "abi.cpp",
+    "abi.h",
+    "abi_blackwell.cpp",
+    "abi_fmha.cpp",
+    "abi_hopper.cpp",
     "checks.cpp",
     "checks.h",
+    "launch_blackwell.cuh",
+    "launch_blackwell_fmha.cuh",
+    "launch_blackwell_fmha_bwd.cuh",
+    "launch_blackwell_fna.cuh",
+    "launch_blackwell_fna_bwd.cuh",
     "launch_compute_delta.cuh",
+    "launch_fmha.cuh",
     "launch_fna.cuh",
+    "launch_hopper.cuh",
+    "launch_hopper_fmha.cuh",
+    "launch_hopper_fna.cuh",
     "launch_reference.cuh",
     "launch_token_permute.cuh",
     "registry.h",
@@ -85,6 +109,9 @@ const SUPPORT_FILES: &[(&str, &str)] = csrc![
 
 const HOST_SOURCES: &[&str] = &[
     "nattenc/abi.cpp",
+    "nattenc/abi_blackwell.cpp",
+    "nattenc/abi_fmha.cpp",
+    "nattenc/abi_hopper.cpp",
     "nattenc/checks.cpp",
     "nattenc/runtime.cpp",
     "nattenc/select.cpp",
@@ -98,10 +125,19 @@ pub fn unit(unit: &Unit<'_>) -> anyhow::Result<String> {
     }
     let in_unit = || format!("unit {}", unit.name);
     match unit.family {
+        "fmha" => render(&context::fmha(unit).with_context(in_unit)?),
+        "hopper_fna" => render(&context::hopper_fna(unit).with_context(in_unit)?),
+        "hopper_fna_bwd" => render(&context::hopper_fna_bwd(unit).with_context(in_unit)?),
+        "hopper_fmha" => render(&context::hopper_fmha(unit).with_context(in_unit)?),
+        "hopper_fmha_bwd" => render(&context::hopper_fmha_bwd(unit).with_context(in_unit)?),
         "fna" => render(&context::fna(unit).with_context(in_unit)?),
         "reference" => render(&context::reference(unit)),
         "token_permute" => render(&context::token_permute(unit).with_context(in_unit)?),
         "compute_delta" => render(&context::compute_delta(unit)),
+        "blackwell_fna" => render(&blackwell::blackwell_fna(unit).with_context(in_unit)?),
+        "blackwell_fna_bwd" => render(&blackwell::blackwell_fna_bwd(unit).with_context(in_unit)?),
+        "blackwell_fmha" => render(&blackwell::blackwell_fmha(unit).with_context(in_unit)?),
+        "blackwell_fmha_bwd" => render(&blackwell::blackwell_fmha_bwd(unit).with_context(in_unit)?),
         family => bail!("unit {}: family `{family}` has no template", unit.name),
     }
 }
@@ -219,10 +255,77 @@ mod tests {
     }
 
     #[test]
+    fn an_fmha_unit_has_upstreams_classes() {
+        let family = catalog::catalog().unwrap().family("fmha").unwrap();
+        let kernels = family.kernels().filter(|k| k.dtype == Dtype::Float32 && k.live_on(90)).collect();
+        let text = unit(&Unit { name: "fmha_000".into(), family: "fmha", kernels, codes: vec![] }).unwrap();
+        for line in [
+            "fmha_32x128x32_sm80_float32(typename AttentionKernel<float, cutlass::arch::Sm80, true, 32, 128, 32>::Params p)",
+            "AttentionBackwardKernel<float, cutlass::arch::Sm80, true, 128, 64, 128, false>::attention_kernel(p);",
+            "{\"fmha_backward_64x64x65536_sm80_float32\", NATTEN_FLOAT32, 80, 130, 4}",
+        ] {
+            assert!(text.contains(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_hopper_unit_has_upstreams_structs_tile_shapes_and_schedules() {
+        let half = "cute::Int<64>, cute::Int<128>, cute::Int<64>";
+        for (family, name, parts) in [
+            (
+                "hopper_fna",
+                "hopper_fna2d_float16_64x128x64_Q8x8_KV16x8_causal0x1",
+                [
+                    "fna_hopper::KernelForward<cutlass::half_t, cute::tuple<cute::false_type, cute::true_type>, \
+                     cute::tuple<cute::Int<8>, cute::Int<8>>, cute::tuple<cute::Int<16>, cute::Int<8>>, ",
+                    "NATTEN_FLOAT16, 2, {8, 8, 0}, {16, 8, 0}, 64, 0, 90, 91}",
+                    "HopperKernelSchedule::NonPersistent>>(",
+                ],
+            ),
+            (
+                "hopper_fna_bwd",
+                "hopper_fna3d_backward_bfloat16_64x128x128_Q1x8x8_KV2x8x8_causal1x1x1",
+                [
+                    "fna_hopper::KernelBackward<cutlass::bfloat16_t, cute::tuple<cute::true_type, ",
+                    "NATTEN_BFLOAT16, 7, {1, 8, 8}, {2, 8, 8}, 128, -1, 90, 91}",
+                    "hopper_fna_backward_entry<",
+                ],
+            ),
+            (
+                "hopper_fmha",
+                "hopper_fmha_bfloat16_128x128x128_pp",
+                [
+                    "using With = natten::cuda::fmha_hopper::KernelForward<cutlass::bfloat16_t, ",
+                    "HopperKernelSchedule::WSPingpong, Mask, varlen>;",
+                    "NATTEN_BFLOAT16, 0, {128, 0, 0}, {128, 0, 0}, 128, 2, 90, 91}",
+                ],
+            ),
+            (
+                "hopper_fmha_bwd",
+                "hopper_fmha_backward_float16_64x128x64",
+                [
+                    "using With = natten::cuda::fmha_hopper::KernelBackward<cutlass::half_t, ",
+                    ", Mask, varlen>;",
+                    "NATTEN_FLOAT16, 0, {64, 0, 0}, {128, 0, 0}, 64, -1, 90, 91}",
+                ],
+            ),
+        ] {
+            let kernels: Vec<_> = catalog::catalog().unwrap().family(family).unwrap().kernels().collect();
+            let kernels = kernels.into_iter().filter(|kernel| kernel.name == name).collect();
+            let u = Unit { name: format!("{family}_000"), family, kernels, codes: vec![] };
+            let text = unit(&u).unwrap();
+            for part in parts {
+                assert!(text.contains(part), "{name}: {part} is not in\n{text}");
+            }
+            assert!(!name.contains("64x128x64") || text.contains(half), "{name}");
+        }
+    }
+
+    #[test]
     fn units_without_kernels_or_template_are_refused() {
         let kernel = catalog::catalog().unwrap().families[0].kernels().next().unwrap();
         for (family, kernels, reason) in
-            [("fna", vec![], "has no kernel"), ("fmha", vec![kernel], "no template")]
+            [("fna", vec![], "has no kernel"), ("flex", vec![kernel], "no template")]
         {
             let u = Unit { name: "x_000".into(), family, kernels, codes: vec![] };
             assert!(format!("{:#}", unit(&u).unwrap_err()).contains(reason));
@@ -247,7 +350,7 @@ mod tests {
             "{10, 0, 0, true},",
             "{\"hopper_fna\", \"section \\\"hopper\\\"\\nneeds 12.0\"},",
             "const int32_t unit_count = 3;",
-            "{\"fmha\", \"this version of nattenc has no kernel tables for it\"},",
+            "{\"fmha\", \"the selection left it out\"},",
             "{\"compute_delta\", \"the selection left it out\"},",
             "const int32_t absence_count = 11;",
             "const char variant[] = \"cu130\";",

@@ -2,7 +2,7 @@
 //! cudafe++, fatbinary and host compile per unit.
 
 use super::dryrun::{DryRun, Phase, Tool};
-use super::{Graph, Input, Job, JobId, Kind, Source, Tree};
+use super::{Cost, Graph, Input, Job, JobId, Kind, Source, Tree};
 use crate::plan::UnitPlan;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,18 +46,27 @@ pub fn nvcc_args(unit: &UnitPlan, compress: &[&str], host: &str) -> Vec<String> 
     args
 }
 
-/// How long a phase of a unit takes, CPU seconds: per kernel, and for the headers alone. Measured for
-/// fna forward units with nvcc 13.0 on the 2-core machine; only the order of jobs depends on them.
-fn weight(tool: Tool, kernels: usize) -> f64 {
-    let (per_kernel, fixed) = match tool {
-        Tool::Preprocess => (0.0, 0.4),
-        Tool::Cudafe => (0.02, 1.2),
-        Tool::Cicc => (1.1, 1.5),
-        Tool::Ptxas => (0.3, 0.1),
-        Tool::Fatbinary => (0.0, 0.1),
-        Tool::HostCompile => (0.1, 1.0),
+/// What a phase of a unit takes before anything is known of it. Measured torch-free with nvcc 13.0 on a
+/// 2-core machine, one unit per kind of family; the store's history replaces these after the first run.
+fn estimate(tool: Tool, family: &str, kernels: usize) -> Cost {
+    // CPU seconds per kernel and for the headers alone, then megabytes.
+    let tensor_core = family.starts_with("hopper") || family.starts_with("blackwell");
+    let (per_kernel, fixed, megabytes) = match (tool, tensor_core) {
+        (Tool::Preprocess, false) => (0.0, 0.5, 120),
+        (Tool::Preprocess, true) => (0.0, 1.3, 200),
+        (Tool::Cudafe, false) => (0.02, 1.6, 700),
+        (Tool::Cudafe, true) => (0.3, 3.3, 3000),
+        (Tool::Cicc, false) => (1.5, 2.0, 1000),
+        (Tool::Cicc, true) => {
+            (4.0, 4.0, if family.starts_with("blackwell") || family.contains("bwd") { 10_500 } else { 7_600 })
+        }
+        (Tool::Ptxas, false) => (0.4, 0.1, 350),
+        (Tool::Ptxas, true) => (0.5, 0.1, 600),
+        (Tool::Fatbinary, _) => (0.0, 0.3, 150),
+        (Tool::HostCompile, false) => (0.1, 3.0, 450),
+        (Tool::HostCompile, true) => (0.3, 8.0, 2500),
     };
-    fixed + per_kernel * kernels as f64
+    Cost { cpu: fixed + per_kernel * kernels as f64, memory: megabytes << 20 }
 }
 
 /// Adds a unit's jobs to the graph; returns the job that writes its object, `unit.o`.
@@ -117,7 +126,7 @@ pub fn unit(
             outputs: outputs.clone(),
             trees,
             depfile,
-            weight: weight(phase.tool, plan.kernels.len()),
+            estimate: estimate(phase.tool, &plan.family, plan.kernels.len()),
         });
         for (index, name) in outputs.into_iter().enumerate() {
             made.insert(name, (id, index));

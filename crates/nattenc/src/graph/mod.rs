@@ -90,6 +90,15 @@ impl Tree {
     }
 }
 
+/// What a job takes.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Cost {
+    /// CPU seconds.
+    pub cpu: f64,
+    /// Largest resident set, bytes.
+    pub memory: u64,
+}
+
 /// One command with inputs and outputs.
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -113,8 +122,9 @@ pub struct Job {
     pub trees: Vec<Tree>,
     /// Where the compiler lists the headers that it read.
     pub depfile: Option<String>,
-    /// How long it is expected to take, in CPU seconds; only for ordering.
-    pub weight: f64,
+    /// What it is expected to cost while there is no record of an earlier run: decides order and how many
+    /// jobs run side by side, never an output.
+    pub estimate: Cost,
 }
 
 /// Jobs in an order in which each comes after those that it reads from.
@@ -142,11 +152,12 @@ impl Graph {
         &self.jobs
     }
 
-    /// For every job, the CPU seconds from its start to the end of the last job that needs it.
-    pub fn remaining(&self) -> Vec<f64> {
+    /// For every job, the CPU seconds from its start to the end of the last job that needs it, where `cpu`
+    /// are those of each.
+    pub fn remaining(&self, cpu: &[f64]) -> Vec<f64> {
         let mut longest = vec![0.0f64; self.jobs.len()];
         for id in (0..self.jobs.len()).rev() {
-            longest[id] += self.jobs[id].weight;
+            longest[id] += cpu[id];
             for input in &self.jobs[id].inputs {
                 if let Source::Output(from, _) = input.source {
                     longest[from] = longest[from].max(longest[id]);

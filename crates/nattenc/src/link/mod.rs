@@ -2,7 +2,7 @@
 //! same graph, so that linking has the same skip, log and failure rules as compiling.
 
 use crate::failure::Failure;
-use crate::graph::{Graph, Input, Job, JobId, Kind, Source, Tree};
+use crate::graph::{Cost, Graph, Input, Job, JobId, Kind, Source, Tree};
 use std::sync::Arc;
 
 /// The scratch directory and log of everything that is linked.
@@ -81,7 +81,7 @@ fn job(kind: Kind, label: &str, tool: &str, program: &str, output: &str) -> Job 
         outputs: vec![output.to_owned()],
         trees: Vec::new(),
         depfile: None,
-        weight: 1.0,
+        estimate: Cost { cpu: 1.0, memory: 200 << 20 },
     }
 }
 

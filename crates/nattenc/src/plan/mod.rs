@@ -14,6 +14,29 @@ use capability::{Capability, CapabilityRequest, Suffix, Support};
 use gencode::Gencode;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// How finely families are split into units. The same kernels in the same order, whatever the policy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Policy {
+    /// Upstream's default.
+    #[default]
+    Default,
+    /// Upstream's finer split: shorter critical path, less memory per compiler, more header parsing.
+    Fine,
+    /// Upstream's coarser split.
+    Coarse,
+}
+
+impl Policy {
+    /// How many units a family is split into.
+    fn units(self, family: &Family) -> usize {
+        match self {
+            Policy::Default => family.splits.default,
+            Policy::Fine => family.splits.fine,
+            Policy::Coarse => family.splits.coarse,
+        }
+    }
+}
+
 /// What the command line narrows a build to. `None` and empty mean: everything.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
@@ -27,6 +50,8 @@ pub struct Request {
     pub capabilities: Option<Vec<CapabilityRequest>>,
     /// Kernel selectors.
     pub select: Vec<Selector>,
+    /// How finely families are split.
+    pub policy: Policy,
 }
 
 /// Whether a thing is in the build.
@@ -261,6 +286,7 @@ struct Scope {
     families: Option<Vec<String>>,
     capabilities: Option<Vec<CapabilityRequest>>,
     select: Vec<Selector>,
+    policy: Policy,
     text: String,
 }
 
@@ -316,18 +342,18 @@ impl Scope {
             }
         }
         let text = if parts.is_empty() { "the whole of build.toml".to_owned() } else { parts.join(" with ") };
-        Ok(Scope { sections, families, capabilities, select, text })
+        Ok(Scope { sections, families, capabilities, select, policy: request.policy, text })
     }
 
     fn selects(&self, family: &str, kernel: &Kernel) -> bool {
-        let (dtype, direction) = (kernel.dtype.to_string(), kernel.direction.to_string());
+        let direction = kernel.direction.to_string();
         let traits = Traits {
             family,
             dim: Some(kernel.rank).filter(|rank| *rank > 0),
-            dtype: Some(&dtype),
+            dtype: Some(kernel.dtype.short()),
             direction: Some(&direction),
             causal: Some(kernel.causal.as_slice()).filter(|mask| !mask.is_empty()),
-            head_dim: None,
+            head_dim: kernel.tiles.as_ref().and_then(|tiles| u16::try_from(tiles.head_dim).ok()),
         };
         crate::config::selected(&self.select, &traits)
     }
@@ -556,7 +582,7 @@ fn add_family(
     gencodes: &[Gencode],
     scope: &Scope,
 ) {
-    for (index, groups) in family.units(family.splits.default).into_iter().enumerate() {
+    for (index, groups) in family.units(scope.policy.units(family)).into_iter().enumerate() {
         let all: Vec<&'static Kernel> = groups.iter().flat_map(|g| &g.kernels).collect();
         let selected: Vec<&'static Kernel> =
             all.iter().copied().filter(|k| scope.selects(&family.name, k)).collect();

@@ -67,7 +67,9 @@ impl Reporter for Bars {
             if let Some(bar) = state.running.remove(&name) {
                 bar.finish_and_clear();
             }
-            if let Some(total) = &state.total {
+            if let Some(total) = &state.total
+                && outcome != Outcome::Again
+            {
                 total.inc(1);
             }
         }
@@ -76,7 +78,7 @@ impl Reporter for Bars {
                 self.line(&format!("{name}: {}, {}", duration(wall), bytes(peak_memory)));
             }
             Outcome::Failed { message } => self.line(&format!("FAILED {message}")),
-            Outcome::Cached => {}
+            Outcome::Cached | Outcome::Again => {}
         }
     }
 

@@ -20,6 +20,8 @@ pub enum Outcome {
     },
     /// Its outputs were in the cache.
     Cached,
+    /// It died and will run again.
+    Again,
     /// It failed.
     Failed {
         /// The headline.

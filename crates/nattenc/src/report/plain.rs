@@ -78,6 +78,7 @@ impl Reporter for Plain {
                         bytes(peak_memory)
                     ))
                 }
+                Outcome::Again => None,
                 Outcome::Failed { message } => Some(format!("FAILED {message}")),
             }
         });
