@@ -82,3 +82,80 @@ families! {
     BlackwellFmha blackwell_fmha "cuda/blackwell_fmha/unit.cu.tera",
     BlackwellFmhaBwd blackwell_fmha_bwd "cuda/blackwell_fmha_bwd/unit.cu.tera",
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::catalog;
+    use crate::generate::{Unit, unit};
+
+    fn first(family: &str) -> String {
+        let family = catalog::catalog().unwrap().family(family).unwrap();
+        let kernels = family.kernels().take(1).collect();
+        let text =
+            unit(&Unit { name: "u_000".into(), family: &family.name, kernels, codes: vec![] }).unwrap();
+        text.lines().skip_while(|line| !line.contains("_entry<")).take(2).map(str::trim).collect()
+    }
+
+    #[test]
+    fn rows_have_upstreams_template_arguments() {
+        let gemm = |m| format!("cute::tuple<cute::Int<{m}>, cute::Int<128>, cute::Int<32>>");
+        let tiles = |q| format!("cute::tuple<cute::Int<{q}>>, cute::tuple<cute::Int<128>>");
+        let mask = "cute::tuple<cute::false_type>";
+        for (family, row) in [
+            (
+                "blackwell_fna",
+                format!(
+                    "blackwell_fna_forward_entry<cutlass::half_t, {mask}, {}, {}, false>(\
+                     {{\"blackwell_fna1d_float16_256x128x32_Q256_KV128_causal0\", NATTEN_FLOAT16, 0, 100, 104, 8}}),",
+                    tiles(256),
+                    gemm(256)
+                ),
+            ),
+            (
+                "blackwell_fna_bwd",
+                format!(
+                    "blackwell_fna_backward_entry<cutlass::half_t, {mask}, {}, {}>(\
+                     {{\"blackwell_fna1d_backward_float16_128x128x32_Q128_KV128_causal0\", NATTEN_FLOAT16, 0, 100, 104, \
+                     8}}),",
+                    tiles(128),
+                    gemm(128)
+                ),
+            ),
+            (
+                "blackwell_fmha",
+                format!(
+                    "blackwell_fmha_forward_entry<cutlass::half_t, {}, false>(\
+                     {{\"blackwell_fmha_float16_256x128x32\", NATTEN_FLOAT16, 0, 100, 104, 8}}),",
+                    gemm(256)
+                ),
+            ),
+            (
+                "blackwell_fmha_bwd",
+                format!(
+                    "blackwell_fmha_backward_entry<cutlass::half_t, {}>(\
+                     {{\"blackwell_fmha_backward_float16_128x128x32\", NATTEN_FLOAT16, 0, 100, 104, 8}}),",
+                    gemm(128)
+                ),
+            ),
+        ] {
+            assert_eq!(first(family), row, "{family}");
+        }
+    }
+
+    #[test]
+    fn eight_bit_operands_are_aligned_to_sixteen_elements() {
+        let family = catalog::catalog().unwrap().family("blackwell_fmha").unwrap();
+        let kernels = family.kernels().filter(|kernel| kernel.dtype.size() == 1).collect();
+        let text =
+            unit(&Unit { name: "u_000".into(), family: &family.name, kernels, codes: vec![] }).unwrap();
+        assert!(text.contains("{\"blackwell_fmha_e4m3_256x128x64\", NATTEN_FLOAT8_E4M3, 0, 100, 104, 16}"));
+        assert!(text.contains("<cutlass::float_e5m2_t, "));
+    }
+
+    #[test]
+    fn kernels_without_tiles_are_refused() {
+        let kernel = catalog::catalog().unwrap().family("fna").unwrap().kernels().next().unwrap();
+        let u = Unit { name: "u_000".into(), family: "blackwell_fna", kernels: vec![kernel], codes: vec![] };
+        assert!(format!("{:#}", unit(&u).unwrap_err()).contains("has no tile shapes"));
+    }
+}
