@@ -74,7 +74,7 @@ fn assert_refused(vars: &Vars, parts: &[&str]) {
 }
 
 #[test]
-fn the_only_artifact_is_linked_and_only_files_are_watched() {
+fn the_only_artifact_is_linked_and_its_files_and_dist_are_watched() {
     let workspace = Workspace::new();
     let directory = workspace.artifact("cu130", |manifest| manifest).canonicalize().unwrap();
     let artifact = taken(&workspace.vars());
@@ -83,8 +83,10 @@ fn the_only_artifact_is_linked_and_only_files_are_watched() {
     assert_eq!(artifact.system, ["stdc++", "dl", "rt", "pthread"]);
     assert_eq!(artifact.search, [directory.join("lib")]);
     let files = ["manifest.json", "lib/libnatten_kernels.a", "lib/libcudart_static.a"];
-    assert_eq!(artifact.watch, files.map(|file| directory.join(file)));
-    assert!(artifact.watch.iter().all(|path| path.is_file()));
+    let mut watched: Vec<PathBuf> = files.map(|file| directory.join(file)).into();
+    watched.push(workspace.path().join("dist"));
+    assert_eq!(artifact.watch, watched);
+    assert!(artifact.watch.iter().all(|path| path.exists()));
 
     let shared = taken(&Vars { linkage: Linkage::Shared, ..workspace.vars() });
     assert_eq!((shared.libraries, shared.system), (vec!["natten_kernels".to_owned()], Vec::new()));
@@ -160,12 +162,22 @@ fn a_bad_artifact_is_refused_with_its_reason() {
             manifest.replacen(from, to, 1)
         });
         assert_refused(&Vars { variant_dir: Some(directory), ..workspace.vars() }, &[expected]);
-        // Nobody asked for it by name: the warning says why it was passed over.
+        // Nobody asked for it by name. One of another machine is passed over; anything else is an error.
         match find(&workspace.vars()) {
-            Ok(Found::Nothing { warning: Some(warning), .. }) => {
-                assert!(warning.contains("dist/cu130") && warning.contains(expected), "{warning}");
+            Ok(Found::Nothing { warning: Some(message), .. }) if expected.contains("aarch64") => {
+                assert!(message.contains("dist/cu130") && message.contains(expected), "{message}");
+            }
+            Err(message) if !expected.contains("aarch64") => {
+                assert!(message.contains("dist/cu130") && message.contains(expected), "{message}");
             }
             other => panic!("{other:?}"),
+        }
+        // Nor is it passed over for another where it is the default.
+        if !expected.contains("aarch64") {
+            workspace.artifact("cu128", |manifest| manifest);
+            std::fs::write(workspace.path().join("build.toml"), "[general]\ndefault-variant = \"cu130\"\n")
+                .unwrap();
+            assert_refused(&workspace.vars(), &["dist/cu130", expected]);
         }
     }
 }

@@ -67,6 +67,9 @@ pub(crate) struct Artifact {
     pub(crate) watch: Vec<PathBuf>,
 }
 
+/// How the reason begins why an artifact of another machine is not taken.
+const OTHER_TARGET: &str = "it was built for";
+
 /// The manifest format that this script reads.
 const FORMAT: u64 = 1;
 
@@ -124,16 +127,24 @@ pub(crate) fn find(vars: &Vars) -> Result<Found, String> {
             format!("NATTEN_KERNELS_VARIANT is `{variant}`: {reason}; {}", listed(&candidates(&dist)))
         });
     }
-    let candidates = candidates(&dist);
-    let (mut usable, mut rejected) = (Vec::new(), Vec::new());
-    for name in &candidates {
-        match read(&dist.join(name), vars) {
+    let default = default_variant(&vars.workspace);
+    let (mut usable, mut foreign) = (Vec::new(), Vec::new());
+    let mut broken: Vec<(String, String)> = Vec::new();
+    for name in candidates(&dist) {
+        match read(&dist.join(&name), vars) {
             Ok(artifact) => usable.push(artifact),
-            Err(reason) => rejected.push(format!("dist/{name}: {reason}")),
+            Err(reason) if reason.starts_with(OTHER_TARGET) => foreign.push(format!("dist/{name}: {reason}")),
+            Err(reason) => broken.push((name, reason)),
         }
     }
+    // An artifact that is there and cannot be used is never passed over for another or for none.
+    let bad = broken.iter().find(|(name, _)| usable.is_empty() || Some(name) == default.as_ref());
+    if let Some((name, reason)) = bad {
+        return Err(format!(
+            "dist/{name}: {reason}; build it again with `nattenc build --variant {name}`, remove it, or set NATTEN_KERNELS_VARIANT to another"
+        ));
+    }
     if usable.len() > 1 {
-        let default = default_variant(&vars.workspace);
         let names: Vec<String> = usable.iter().map(|artifact| artifact.variant.clone()).collect();
         usable.retain(|artifact| Some(&artifact.variant) == default.as_ref());
         if usable.is_empty() {
@@ -143,14 +154,17 @@ pub(crate) fn find(vars: &Vars) -> Result<Found, String> {
             ));
         }
     }
-    if let Some(artifact) = usable.pop() {
+    if let Some(mut artifact) = usable.pop() {
+        // Another artifact, or another default, may mean another choice.
+        artifact.watch.push(dist);
+        artifact.watch.extend(Some(vars.workspace.join("build.toml")).filter(|path| path.exists()));
         return Ok(Found::Artifact(artifact));
     }
     let mut warning = "no artifact is linked, so device operations answer with an error; \
                        `nattenc build --variant cu130 --preset starter` builds one"
         .to_owned();
-    if !rejected.is_empty() {
-        warning = format!("{warning}; not taken: {}", rejected.join("; "));
+    if !foreign.is_empty() {
+        warning = format!("{warning}; not taken: {}", foreign.join("; "));
     }
     Ok(Found::Nothing { warning: Some(warning), watch: watch_for_arrival(&vars.workspace, dist) })
 }
@@ -199,7 +213,7 @@ fn read(directory: &Path, vars: &Vars) -> Result<Artifact, String> {
     let manifest: Manifest =
         serde_json::from_str(&text).map_err(|error| format!("its manifest.json cannot be read: {error}"))?;
     if manifest.target != vars.target {
-        return Err(format!("it was built for {}, the target is {}", manifest.target, vars.target));
+        return Err(format!("{OTHER_TARGET} {}, the target is {}", manifest.target, vars.target));
     }
     let mut search = vec![directory.join("lib")];
     search.extend(manifest.link.search.iter().map(|path| directory.join(path)));

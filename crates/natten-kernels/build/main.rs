@@ -5,7 +5,8 @@
 //! 2. `NATTEN_KERNELS_VARIANT_DIR`: that artifact; anything wrong with it is an error.
 //! 3. `NATTEN_KERNELS_VARIANT`: that variant of the workspace's `dist/`; likewise.
 //! 4. The only artifact of the workspace's `dist/`, or of several the one that build.toml's
-//!    `default-variant` names. Several and no default: an error that lists them.
+//!    `default-variant` names. Several and no default: an error that lists them. One that cannot be used,
+//!    and is the default or the only one: an error with its reason.
 //! 5. None: the cfg `natten_kernels_unlinked`, under which every device operation answers with a typed
 //!    error, and one warning with the command that builds an artifact.
 //!

@@ -130,6 +130,9 @@ pub fn build(
     // Planned first without a toolkit: a request that cannot be met must not fetch anything.
     plan::plan(&project.config, variant, None, &options.request, catalog)?;
 
+    let dist = options.dist.clone().unwrap_or_else(|| project.dist(&variant.name));
+    package::may_replace(&dist)?;
+
     let fetching = supply::fetch_options(&project.root, &options.supply)?;
     let digests = toolkit::Memo::open(&fetching.home);
     let surroundings = Surroundings::read()?;
@@ -179,7 +182,7 @@ pub fn build(
         report::bytes(options.limits.memory),
         options.memory_source
     ));
-    let built = execute::run(&graph, &setting, options.limits)?;
+    let built = execute::run(&graph, &[ends.archive, ends.shared], &setting, options.limits)?;
     fs::write(
         &build_dir.join("jobs.json"),
         (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes(),
@@ -188,7 +191,6 @@ pub fn build(
         reporter.warning(&format!("digests of tools are not remembered: {error}"));
     }
 
-    let dist = options.dist.clone().unwrap_or_else(|| project.dist(&variant.name));
     let facts = manifest::Facts {
         target: Target::host().to_string(),
         toolkit: toolkit.version.clone(),
@@ -226,7 +228,7 @@ fn summary(
         ran: ran.len(),
         cached: built.records.len() - ran.len(),
         wall: wall.as_secs_f64(),
-        cpu: ran.iter().map(|r| r.cpu).sum(),
+        cpu: ran.iter().map(|r| r.cpu).fold(0.0, |sum, cpu| sum + cpu),
         peak_job_memory: peak.map_or(0, |r| r.peak_memory),
         peak_job: peak.map_or_else(String::new, |r| format!("{} {}", r.kind.word(), r.label)),
         unchanged: packaged == Packaged::Unchanged,
@@ -624,10 +626,11 @@ fn verified(place: &Path, dist: &Path, reporter: &dyn Reporter) -> anyhow::Resul
         .into())
 }
 
-/// From here on SIGINT and SIGTERM set a number instead of ending the process; a second one ends it.
+/// From here on SIGINT, SIGTERM and SIGHUP set a number instead of ending the process: children lead
+/// process groups of their own, and are ended by us or by nobody.
 fn watch_signals() -> anyhow::Result<Arc<AtomicUsize>> {
     let flag = Arc::new(AtomicUsize::new(0));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register_usize(signal, Arc::clone(&flag), usize::try_from(signal)?)?;
     }
     Ok(flag)

@@ -34,7 +34,7 @@ pub struct BuildArgs {
     /// After a failure still build everything that does not need what failed
     #[arg(long)]
     keep_going: bool,
-    /// Where to put the artifact instead of dist/<variant>
+    /// Where to put the artifact instead of dist/VARIANT
     #[arg(long, value_name = "DIR")]
     dist: Option<PathBuf>,
     /// Print the summary as JSON on stdout
@@ -60,7 +60,7 @@ pub(super) fn run(project: &Project, args: &BuildArgs) -> anyhow::Result<()> {
     let summary = pipeline::build(project, &variant, &options, reporter.as_ref())?;
     reporter.result(&text(&summary));
     if args.json {
-        report::stdout(&serde_json::to_string_pretty(&summary)?);
+        report::stdout(&serde_json::to_string_pretty(&summary)?)?;
     }
     Ok(())
 }

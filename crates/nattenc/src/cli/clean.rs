@@ -29,10 +29,10 @@ pub(super) fn run(project: &Project, args: &CleanArgs) -> anyhow::Result<()> {
     };
     let removed = pipeline::clean(project, &variants)?;
     if removed.is_empty() {
-        report::stdout("nothing to remove");
+        report::stdout("nothing to remove")?;
     }
     for path in removed {
-        report::stdout(&format!("removed {}", path.display()));
+        report::stdout(&format!("removed {}", path.display()))?;
     }
     Ok(())
 }

@@ -46,9 +46,9 @@ pub(super) fn run(project: &Project, args: &DoctorArgs) -> anyhow::Result<()> {
     doctor.index = Some(index);
     doctor.certificates = Some(certificates);
     if args.json {
-        report::stdout(&serde_json::to_string_pretty(&doctor)?);
+        report::stdout(&serde_json::to_string_pretty(&doctor)?)?;
     } else {
-        report::stdout(&doctor.to_string());
+        report::stdout(&doctor.to_string())?;
     }
     if doctor.healthy() {
         Ok(())

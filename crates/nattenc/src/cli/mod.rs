@@ -48,7 +48,7 @@ NATTENC_JOBS is as -j, NATTENC_MEMORY as --memory; NATTENC_PYTHON is the python3
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Build a variant's artifact into dist/<variant>/
+    /// Build a variant's artifact into dist/VARIANT
     Build(build::BuildArgs),
     /// Show what a build would hold, and what it leaves out and why; touch nothing
     Plan(plan::PlanArgs),
@@ -60,7 +60,7 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     /// Prove that an artifact is what its manifest says; needs no toolkit and no GPU
     Verify(verify::VerifyArgs),
-    /// Remove what builds left: build/<variant>/ and dist/<variant>/
+    /// Remove what builds left: build/VARIANT and dist/VARIANT
     Clean(clean::CleanArgs),
     /// Compare the kernel tables with natten's own generators
     Regen(regen::RegenArgs),
@@ -82,8 +82,9 @@ pub struct SelectArgs {
     /// Build for this capability instead of those of build.toml, as 9.0, 9.0a or 12.0+PTX; may be repeated
     #[arg(long, value_name = "CAPABILITY", value_delimiter = ',')]
     pub capability: Vec<String>,
-    /// Only kernels that match, as 'family=fna,dim=2,dtype=float16,direction=forward'; values may be
-    /// joined by |; may be repeated, any match counts
+    /// Of the families that it names only kernels that match, as
+    /// 'family=fna,dim=2,dtype=float16,direction=forward'; a family that no selector names is built whole;
+    /// values may be joined by |; may be repeated, any match counts
     #[arg(long, value_name = "SELECTOR")]
     pub select: Vec<String>,
     /// How finely families are split into translation units, as upstream splits them

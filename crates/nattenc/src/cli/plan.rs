@@ -28,9 +28,9 @@ pub(super) fn run(project: &Project, args: &PlanArgs) -> anyhow::Result<()> {
     let variant = project.variant(args.variant.as_deref())?;
     let plan = plan::plan(&project.config, &variant, None, &args.select.request()?, catalog::catalog()?)?;
     if args.json {
-        report::stdout(&serde_json::to_string_pretty(&plan::describe::json(&plan))?);
+        report::stdout(&serde_json::to_string_pretty(&plan::describe::json(&plan))?)?;
     } else {
-        report::stdout(&plan::describe::text(&plan));
+        report::stdout(&plan::describe::text(&plan))?;
     }
     Ok(())
 }

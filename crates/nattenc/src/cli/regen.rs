@@ -45,9 +45,9 @@ pub(super) fn run(project: &Project, args: &RegenArgs) -> anyhow::Result<()> {
     let python = fetch::python(fetching.python.as_deref())?;
     let report = oracle::compare(&version, &sources, &python)?;
     if args.json {
-        report::stdout(&serde_json::to_string_pretty(&report)?);
+        report::stdout(&serde_json::to_string_pretty(&report)?)?;
     } else {
-        report::stdout(&report.text());
+        report::stdout(&report.text())?;
     }
     report.check()
 }

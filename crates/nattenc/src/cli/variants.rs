@@ -30,13 +30,13 @@ pub(super) fn run(project: &Project, args: &VariantsArgs) -> anyhow::Result<()> 
                 })
             })
             .collect();
-        report::stdout(&serde_json::to_string_pretty(&list)?);
+        report::stdout(&serde_json::to_string_pretty(&list)?)?;
         return Ok(());
     }
     for v in &all {
         let providers: Vec<String> = v.providers.iter().map(ToString::to_string).collect();
         let default = if v.name == project.config.default_variant { " (default)" } else { "" };
-        report::stdout(&format!("{}  cuda {}  from {}{default}", v.name, v.release, providers.join(", ")));
+        report::stdout(&format!("{}  cuda {}  from {}{default}", v.name, v.release, providers.join(", ")))?;
     }
     Ok(())
 }

@@ -31,9 +31,9 @@ pub struct VerifyArgs {
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     let verdict = verify::verify(&args.artifact)?;
     if args.json {
-        report::stdout(&serde_json::to_string_pretty(&verdict)?);
+        report::stdout(&serde_json::to_string_pretty(&verdict)?)?;
     } else {
-        report::stdout(&verdict.text());
+        report::stdout(&verdict.text())?;
     }
     match verdict.failure(&args.artifact) {
         Some(failure) => Err(failure.into()),

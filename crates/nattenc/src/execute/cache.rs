@@ -77,18 +77,24 @@ impl Key {
 pub struct Cache {
     /// In order of preference, for writing; all are read.
     roots: [PathBuf; 2],
-    trouble: Mutex<Option<String>>,
+    /// Why the store could not be written, and whether that was told.
+    trouble: Mutex<(Option<String>, bool)>,
 }
 
 impl Cache {
     /// The store below `home`, else the one below `instead`; made when the first thing is put into them.
     pub fn new(home: &Path, instead: &Path) -> Self {
-        Cache { roots: [home.join("cache"), instead.join("cache")], trouble: Mutex::new(None) }
+        Cache { roots: [home.join("cache"), instead.join("cache")], trouble: Mutex::new((None, false)) }
     }
 
     /// Why the store could not be written the first time that this happened; told once.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().ok()?.take()
+        let mut trouble = self.trouble.lock().ok()?;
+        if trouble.1 || trouble.0.is_none() {
+            return None;
+        }
+        trouble.1 = true;
+        trouble.0.clone()
     }
 
     fn place(root: &Path, kind: &str, digest: &str) -> PathBuf {
@@ -104,7 +110,7 @@ impl Cache {
         let [store, instead] = &self.roots;
         let Err(error) = fs::write(&Self::place(store, kind, digest), bytes) else { return Ok(()) };
         if let Ok(mut trouble) = self.trouble.lock() {
-            trouble.get_or_insert_with(|| {
+            trouble.0.get_or_insert_with(|| {
                 format!("the store cannot be written, {} is used instead: {error}", instead.display())
             });
         }
@@ -128,11 +134,10 @@ impl Cache {
     /// Stores a file's bytes.
     pub fn put(&self, bytes: &[u8]) -> anyhow::Result<Blob> {
         let blob = Blob { sha256: fs::sha256_of(bytes), size: bytes.len() as u64 };
-        if !self.holds(&blob.sha256) {
-            let mut encoder = zstd::Encoder::new(Vec::new(), 1)?;
-            encoder.write_all(bytes)?;
-            self.write("cas", &blob.sha256, &encoder.finish()?)?;
-        }
+        // Written even where it is there: what is there may be damaged, and only jobs that ran come here.
+        let mut encoder = zstd::Encoder::new(Vec::new(), 1)?;
+        encoder.write_all(bytes)?;
+        self.write("cas", &blob.sha256, &encoder.finish()?)?;
         Ok(blob)
     }
 
@@ -173,6 +178,7 @@ mod tests {
         assert_eq!(cache.get(&blob).as_deref(), Some(&b"cubin"[..]));
         assert_eq!(cache.action(&blob.sha256), Some(action));
         assert!(cache.trouble().unwrap().contains("instead"));
+        cache.put(b"another").unwrap();
         assert_eq!(cache.trouble(), None);
     }
 

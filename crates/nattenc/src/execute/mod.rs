@@ -152,10 +152,14 @@ struct Coordinator<'a> {
     seen: BTreeMap<String, String>,
 }
 
-/// Runs every job of `graph` whose outputs are not in the cache.
+/// How often lost outputs of the end are made again before that is a failure.
+const REPAIRS: usize = 3;
+
+/// Runs every job of `graph` whose outputs are not in the cache. The first outputs of the jobs in `wanted`
+/// can be read from the cache afterwards.
 ///
 /// Fails with the class of the first failed job; with several failures the message counts them.
-pub fn run(graph: &Graph, setting: &Setting<'_>, limits: Limits) -> anyhow::Result<Built> {
+pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limits) -> anyhow::Result<Built> {
     let count = graph.jobs().len();
     let mut users = vec![Vec::new(); count];
     let mut states = Vec::with_capacity(count);
@@ -184,7 +188,7 @@ pub fn run(graph: &Graph, setting: &Setting<'_>, limits: Limits) -> anyhow::Resu
         failures: Vec::new(),
         seen: BTreeMap::new(),
     };
-    let peak_memory = coordinator.run(limits);
+    let peak_memory = coordinator.run_until_readable(wanted, limits);
     if let Err(error) = coordinator.history.save() {
         setting.reporter.warning(&format!("what jobs cost is not remembered: {error}"));
     }
@@ -199,6 +203,29 @@ fn producer(input: &crate::graph::Input) -> Option<JobId> {
 }
 
 impl Coordinator<'_> {
+    /// Runs, and runs again what made a wanted output that the cache turns out to have lost.
+    fn run_until_readable(&mut self, wanted: &[JobId], limits: Limits) -> anyhow::Result<u64> {
+        let mut peak = self.run(limits)?;
+        for _ in 0..REPAIRS {
+            if !self.failures.is_empty() {
+                break;
+            }
+            let lost =
+                |id: &&JobId| self.outputs[**id].first().is_none_or(|b| self.setting.cache.get(b).is_none());
+            let lost: Vec<JobId> = wanted.iter().filter(lost).copied().collect();
+            if lost.is_empty() {
+                break;
+            }
+            for id in lost {
+                let label = &self.graph.jobs()[id].label;
+                self.setting.reporter.warning(&format!("the cache lost {label}; it is made again"));
+                self.states[id] = State::Ready;
+            }
+            peak = peak.max(self.run(limits)?);
+        }
+        Ok(peak)
+    }
+
     fn run(&mut self, limits: Limits) -> anyhow::Result<u64> {
         for id in 0..self.states.len() {
             if self.states[id] == State::Waiting(BTreeSet::new()) {
@@ -579,6 +606,7 @@ mod tests {
             on_failure: OnFailure,
         ) -> anyhow::Result<Built> {
             let cache = Cache::new(self.home.path(), self.home.path());
+            let wanted = &[graph.jobs().len() - 1];
             let setting = Setting {
                 home: self.home.path().to_path_buf(),
                 scratch: self.home.path().join(place).join("scratch"),
@@ -591,7 +619,7 @@ mod tests {
                 reporter: &self.reporter,
                 signal: &self.signal,
             };
-            run(graph, &setting, Limits { jobs, memory: self.memory, on_failure })
+            run(graph, wanted, &setting, Limits { jobs, memory: self.memory, on_failure })
         }
 
         fn run(&self, graph: &Graph) -> anyhow::Result<Built> {
@@ -676,6 +704,24 @@ mod tests {
         assert_eq!(ran(&again), ["upper", "twice"]);
         assert_eq!(again.outputs, first.outputs);
         assert!(bench.reporter.warnings.lock().unwrap()[0].contains("lost an output of upper"));
+    }
+
+    #[test]
+    fn damaged_end_is_made_again_in_the_same_run() {
+        let bench = Bench::new();
+        let first = bench.run(&chain("word")).unwrap();
+        // Every blob is there and empty.
+        for entry in walkdir::WalkDir::new(bench.home.path().join("cache/cas")) {
+            let entry = entry.unwrap();
+            if entry.file_type().is_file() {
+                crate::fs::write(entry.path(), b"").unwrap();
+            }
+        }
+        crate::fs::remove_dir(&bench.home.path().join("a")).unwrap();
+        let again = bench.run(&chain("word")).unwrap();
+        assert_eq!(again.outputs, first.outputs);
+        let cache = Cache::new(bench.home.path(), bench.home.path());
+        assert_eq!(cache.get(&again.outputs[1][0]).as_deref(), Some(&b"WORDWORD"[..]));
     }
 
     #[test]

@@ -69,10 +69,37 @@ impl Finished {
     }
 }
 
-/// Runs `command` to its end, both outputs captured.
-/// Fails with class toolchain where the program cannot be started.
+/// How long a command may take that only answers a question.
+const ANSWER_TIME: Duration = Duration::from_secs(120);
+
+/// How much of a child's output is kept; a child that prints without end fills no memory.
+const OUTPUT_LIMIT: usize = 64 << 20;
+
+/// Runs a command that answers a question to its end, both outputs captured.
+/// Fails with class toolchain where the program cannot be started or does not come to an end.
 pub fn capture(command: &CommandLine) -> anyhow::Result<Finished> {
-    run(command, None)
+    let (ended, wait) = std::sync::mpsc::channel::<()>();
+    let group = std::sync::Arc::new(std::sync::atomic::AtomicI32::new(0));
+    let watched = std::sync::Arc::clone(&group);
+    let watchdog = std::thread::spawn(move || {
+        let late = wait.recv_timeout(ANSWER_TIME) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+        if late {
+            end_group(watched.load(std::sync::atomic::Ordering::SeqCst));
+        }
+        late
+    });
+    let finished = run(command, Some(&|pid| group.store(pid, std::sync::atomic::Ordering::SeqCst)));
+    drop(ended);
+    if watchdog.join().unwrap_or(false) {
+        let program = command.argv.first().map_or("", String::as_str);
+        return Err(Failure::toolchain(format!(
+            "{program:?} gave no answer within {} s",
+            ANSWER_TIME.as_secs()
+        ))
+        .hint(format!("check what this does: {command}"))
+        .into());
+    }
+    finished
 }
 
 /// As [`capture`]; `started` is told the process group as soon as the child runs.
@@ -118,8 +145,13 @@ pub fn run(command: &CommandLine, started: Option<&dyn Fn(i32)>) -> anyhow::Resu
 
 fn drain<R: Read>(pipe: Option<R>) -> Vec<u8> {
     let mut bytes = Vec::new();
+    let mut buffer = [0u8; 1 << 14];
     if let Some(mut pipe) = pipe {
-        let _ = pipe.read_to_end(&mut bytes);
+        // What is over the limit is still read, or the child would block.
+        while let Ok(n @ 1..) = pipe.read(&mut buffer) {
+            let room = OUTPUT_LIMIT.saturating_sub(bytes.len()).min(n);
+            bytes.extend_from_slice(&buffer[..room]);
+        }
     }
     bytes
 }
@@ -131,7 +163,9 @@ pub fn search(name: &str, path: &str) -> Option<PathBuf> {
 
 /// Ends a process group, at once and without asking: a compiler has nothing to save.
 pub fn end_group(leader: i32) {
-    if let Some(pid) = rustix::process::Pid::from_raw(leader) {
+    if leader > 1
+        && let Some(pid) = rustix::process::Pid::from_raw(leader)
+    {
         // The group may be gone already, which is what was wanted.
         let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
     }

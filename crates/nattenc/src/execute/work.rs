@@ -244,6 +244,11 @@ fn failure(job: &Job, finished: &Finished, log: &Path) -> Failure {
             Class::Resource,
             format!("it was killed at {peak} MB, most likely for memory: build with fewer jobs (-j)"),
         )
+    } else if diagnostic.as_deref().is_some_and(|d| d.to_lowercase().contains("out of memory")) {
+        (
+            Class::Resource,
+            "give it more memory: a higher limit, fewer jobs (-j), or a finer --policy".to_owned(),
+        )
     } else if diagnostic.as_deref().is_some_and(|d| d.contains("No space left on device")) {
         (Class::Resource, "free disk space where the build directory and the store lie".to_owned())
     } else {
@@ -255,8 +260,17 @@ fn failure(job: &Job, finished: &Finished, log: &Path) -> Failure {
 
 /// The first line that says what is wrong: an error if there is one, else the first line at all.
 pub fn first_diagnostic(output: &str) -> Option<String> {
-    const MARKS: &[&str] =
-        &["error:", "error #", "fatal", "Error:", "undefined reference", "cannot find", "No space left"];
+    const MARKS: &[&str] = &[
+        "error:",
+        "error #",
+        "fatal",
+        "Error:",
+        "undefined reference",
+        "multiple definition",
+        "out of memory",
+        "cannot find",
+        "No space left",
+    ];
     let mut lines = output.lines().map(str::trim).filter(|l| !l.is_empty());
     let line = lines.clone().find(|l| MARKS.iter().any(|m| l.contains(m))).or_else(|| lines.next())?;
     let end =

@@ -101,7 +101,38 @@ impl<'a> Store<'a> {
                 marker.files, marker.bytes
             )));
         }
-        Ok(Found::Whole(tree))
+        Ok(match self.touched(&at, &tree)? {
+            Some(difference) => Found::Damaged(difference),
+            None => Found::Whole(tree),
+        })
+    }
+
+    /// The first difference among files that changed after the tree was completed, by their change time, which
+    /// nothing sets back. Their bytes stand for pinned ones in every key of the cache.
+    fn touched(&self, at: &Path, tree: &Path) -> anyhow::Result<Option<String>> {
+        let marker_path = at.join("complete.json");
+        let completed = change_time(&marker_path);
+        let touched: Vec<PathBuf> = walk(tree).filter(|path| change_time(path) > completed).collect();
+        if touched.is_empty() {
+            return Ok(None);
+        }
+        let listing = fs::read(&at.join("files.json"))?;
+        let Ok(entries) = serde_json::from_slice::<Entries>(&listing) else {
+            return Ok(Some("files.json cannot be read".to_owned()));
+        };
+        for path in touched {
+            let name = path.strip_prefix(tree).unwrap_or(&path).display().to_string();
+            let Some(entry) = entries.get(&name) else { return Ok(Some(format!("{name} was added"))) };
+            if let Some(difference) = difference(&path, entry)? {
+                return Ok(Some(format!("{name} {difference}")));
+            }
+        }
+        // All are what they were (a copied store, say): the next run need not read them again. A store that
+        // cannot be written is read again instead.
+        if let Ok(bytes) = fs::read(&marker_path) {
+            let _ = fs::write(&marker_path, &bytes);
+        }
+        Ok(None)
     }
 
     /// Makes a tree: `fill` gets a directory for parts and the path of the tree to make. The caller holds
@@ -214,6 +245,12 @@ fn walk(tree: &Path) -> impl Iterator<Item = PathBuf> {
     entries.filter(|e| !e.file_type().is_dir()).map(walkdir::DirEntry::into_path)
 }
 
+/// When a file last changed in any way, seconds and nanoseconds; the epoch where that cannot be read.
+fn change_time(path: &Path) -> (i64, i64) {
+    use std::os::unix::fs::MetadataExt;
+    path.symlink_metadata().map_or((0, 0), |m| (m.ctime(), m.ctime_nsec()))
+}
+
 fn count(tree: &Path) -> (u64, u64) {
     walk(tree).fold((0, 0), |(files, bytes), path| match path.symlink_metadata() {
         Ok(m) if m.is_file() => (files + 1, bytes + m.len()),
@@ -279,12 +316,16 @@ mod tests {
     }
 
     #[test]
-    fn verification_sees_what_counting_does_not() {
+    fn edits_that_leave_every_size_are_seen_and_copies_are_not_edits() {
         let home = tempfile::tempdir().unwrap();
         let store = Store::new(home.path());
         let tree = store.make("d", fill).unwrap();
+        fs::write(&tree.join("bin/tool"), b"tool").unwrap();
+        fs::set_mode(&tree.join("bin/tool"), 0o644).unwrap();
+        assert_eq!(store.find("d").unwrap(), Found::Whole(tree.clone()), "the same bytes, written again");
         fs::write(&tree.join("bin/tool"), b"loot").unwrap();
-        assert_eq!(store.find("d").unwrap(), Found::Whole(tree.clone()));
+        let found = store.find("d").unwrap();
+        assert!(matches!(&found, Found::Damaged(why) if why.contains("bin/tool sha256")), "{found:?}");
         let error = store.verify("d").unwrap_err();
         assert_eq!(class(&error), Class::Integrity);
         assert!(error.to_string().contains("bin/tool: sha256"), "{error}");

@@ -68,14 +68,7 @@ pub fn write(
 ) -> anyhow::Result<()> {
     let parent = dist.parent().unwrap_or(Path::new("."));
     let name = dist.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    if dist.exists() && !is_ours(dist) {
-        return Err(Failure::config(format!(
-            "{}: is there already and has no manifest.json of nattenc",
-            dist.display()
-        ))
-        .hint(format!("move {} away, or give another --dist", dist.display()))
-        .into());
-    }
+    may_replace(dist)?;
     let staged = parent.join(format!(".{name}.new"));
     let old = parent.join(format!(".{name}.old"));
     fs::remove_dir(&staged)?;
@@ -93,6 +86,18 @@ pub fn write(
     }
     fs::rename(&staged, dist)?;
     fs::remove_dir(&old)
+}
+
+/// Fails, with class configuration, where `dist` is something that is no artifact of nattenc. An empty
+/// directory may be taken.
+pub fn may_replace(dist: &Path) -> anyhow::Result<()> {
+    let empty = || dist.is_dir() && fs::list(dist).is_ok_and(|entries| entries.is_empty());
+    if !dist.exists() || is_ours(dist) || empty() {
+        return Ok(());
+    }
+    Err(Failure::config(format!("{}: is there already and has no manifest.json of nattenc", dist.display()))
+        .hint(format!("move {} away, or give another --dist", dist.display()))
+        .into())
 }
 
 /// Whether the directory is an artifact that nattenc made, and may therefore be replaced or removed.

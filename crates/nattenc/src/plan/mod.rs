@@ -264,6 +264,8 @@ pub fn plan(
             .hint("add a cuda-minver or cuda-maxver gate to the capability, take it out of build.toml, or choose another variant")
             .into());
     }
+    check_units(&plan, config)?;
+    check_selectors(&asked.scope, catalog)?;
     collect_skips(&mut plan);
     note_reach(&mut plan);
     if plan.units.is_empty() {
@@ -281,6 +283,7 @@ pub fn plan(
 }
 
 /// The request after its preset was applied.
+#[derive(Default)]
 struct Scope {
     sections: Option<Vec<String>>,
     families: Option<Vec<String>>,
@@ -609,6 +612,41 @@ fn add_family(
             flags: section.flags.clone(),
         });
     }
+}
+
+/// A family is built once: its units have one name and its kernels one place in the dispatch.
+fn check_units(plan: &Plan, config: &Config) -> anyhow::Result<()> {
+    let mut seen: BTreeMap<&str, &UnitPlan> = BTreeMap::new();
+    for unit in &plan.units {
+        if let Some(first) = seen.insert(&unit.name, unit) {
+            let place = |name: &str| config.section(name).map_or_else(String::new, |s| s.at.to_string());
+            return Err(Failure::config(format!(
+                "family {} would be built twice, for section {} ({}) and section {} ({})",
+                unit.family,
+                first.section,
+                place(&first.section),
+                unit.section,
+                place(&unit.section)
+            ))
+            .hint("list the family in one section only, or choose one with --section")
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// A selector that no kernel at all can match is a mistake, not an empty wish.
+fn check_selectors(scope: &Scope, catalog: &'static Catalog) -> anyhow::Result<()> {
+    for selector in &scope.select {
+        let one = Scope { select: vec![selector.clone()], ..Scope::default() };
+        let known = catalog.families.iter().filter(|f| selector.names(&f.name)).collect::<Vec<_>>();
+        if !known.is_empty() && !known.iter().any(|f| f.kernels().any(|k| one.selects(&f.name, k))) {
+            return Err(Failure::config(format!("selector {selector} matches no kernel"))
+                .hint("see `nattenc plan --json` without it for the kernels that there are")
+                .into());
+        }
+    }
+    Ok(())
 }
 
 /// Warns where newer devices than those planned for will find no code: without plain PTX nothing runs on

@@ -4,8 +4,9 @@
 mod bars;
 mod plain;
 
+use crate::failure::Failure;
 use crate::graph::Job;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 /// How a job came out.
@@ -102,16 +103,23 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// Prints a line, or text with lines, to stdout: what a script reads.
-#[expect(clippy::print_stdout, reason = "the one place that prints results")]
-pub fn stdout(text: &str) {
-    println!("{}", text.trim_end_matches('\n'));
+/// Prints a line, or text with lines, to stdout: what a script reads. A reader that went away (`| head`) is
+/// no failure; a full disk is.
+pub fn stdout(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{}", text.trim_end_matches('\n')).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::resource(format!("stdout cannot be written: {e}"))
+                .hint("check where stdout goes")
+                .into())
+        }
+        _ => Ok(()),
+    }
 }
 
-/// Prints to stderr: the failure block.
-#[expect(clippy::print_stderr, reason = "the one place that prints failures")]
+/// Prints to stderr. Where that cannot be written there is nobody to tell, and the work goes on.
 pub fn stderr(text: &str) {
-    eprintln!("{}", text.trim_end_matches('\n'));
+    let _ = writeln!(std::io::stderr().lock(), "{}", text.trim_end_matches('\n'));
 }
 
 #[cfg(test)]

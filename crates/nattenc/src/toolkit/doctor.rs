@@ -95,7 +95,9 @@ impl Doctor {
     pub fn healthy(&self) -> bool {
         let taken = self.candidates.iter().any(|candidate| candidate.outcome == Outcome::Taken);
         let fetchable = self.buildable.iter().any(|(variant, _)| *variant == self.variant);
-        self.host.is_some() && (taken || fetchable)
+        let mut named = self.candidates.iter().filter(|candidate| candidate.origin == "--toolkit");
+        let as_named = named.all(|candidate| candidate.outcome == Outcome::Taken);
+        self.host.is_some() && (taken || fetchable) && as_named
     }
 }
 
