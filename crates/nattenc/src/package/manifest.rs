@@ -194,3 +194,71 @@ pub fn manifest(plan: &Plan, facts: &Facts, needs: &Needs, files: &[File]) -> Va
         "files": files,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Request;
+    use crate::{catalog, config, plan};
+    use std::path::Path;
+
+    /// The manifest of what `select` leaves of the families' kernels for `capabilities`.
+    fn recorded(families: &[&str], select: &str, capabilities: &[&str]) -> Value {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let config = config::load(&root.join("build.toml")).unwrap();
+        let variant = config::variant(&root.join("variants"), "cu130").unwrap();
+        let request = Request {
+            capabilities: Some(capabilities.iter().map(|c| c.parse().unwrap()).collect()),
+            families: Some(families.iter().map(|f| (*f).to_owned()).collect()),
+            select: vec![select.parse().unwrap(), "family=reference,dtype=float16".parse().unwrap()],
+            ..Request::default()
+        };
+        let plan = plan::plan(&config, &variant, None, &request, catalog::catalog().unwrap()).unwrap();
+        let facts = Facts {
+            target: "x86_64-linux".to_owned(),
+            toolkit: "13.0.88".to_owned(),
+            sdist_sha256: String::new(),
+            cutlass: String::new(),
+            static_runtime: true,
+            compression: String::new(),
+        };
+        manifest(&plan, &facts, &Needs { libraries: vec![], glibc: "2.34".to_owned() }, &[])
+    }
+
+    #[test]
+    fn nothing_is_said_to_be_built_that_no_unit_holds() {
+        let of = |manifest: &Value, list: &str, key: &str, name: &str| {
+            let entries = manifest["sections"][0][list].as_array().unwrap().clone();
+            entries.into_iter().find(|e| e[key] == name).unwrap()
+        };
+        let select = "family=fna,dtype=bfloat16,dim=1";
+        // No kernel of fna is for bfloat16 on 7.5; those of the reference are for every device.
+        for (families, capabilities, fna, seven) in [
+            (&["fna", "reference"][..], &["7.5", "8.0"][..], true, true),
+            (&["fna", "reference"], &["7.5"], false, true),
+            (&["fna"], &["7.5", "8.0"], true, false),
+        ] {
+            let manifest = recorded(families, select, capabilities);
+            for (list, key, name, built) in
+                [("families", "family", "fna", fna), ("capabilities", "capability", "7.5", seven)]
+            {
+                let entry = of(&manifest, list, key, name);
+                assert_eq!(entry["built"], built, "{families:?} {capabilities:?} {entry}");
+                let reason = entry["reason"].as_str().unwrap_or_default();
+                assert_eq!(reason.contains("no selected kernel"), !built, "{entry}");
+            }
+        }
+    }
+
+    #[test]
+    fn manifest_is_read_back_as_it_was_written() {
+        let written = recorded(&["fna"], "family=fna,dtype=float16,dim=2", &["9.0+PTX"]);
+        let read: Recorded = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!((read.variant.as_str(), read.needs.unwrap().glibc.as_str()), ("cu130", "2.34"));
+        assert_eq!(read.units.len(), written["units"].as_array().unwrap().len());
+        assert!(read.units.iter().all(|u| u.gencodes == ["arch=compute_90,code=[sm_90,compute_90]"]));
+        let core = &read.sections[0];
+        assert_eq!(core.capabilities[0].capability.to_string(), "9.0+PTX");
+        assert!(core.capabilities[0].built);
+    }
+}
