@@ -22,7 +22,6 @@ use crate::supply::{self, Ready};
 use crate::toolkit::{self, Cudart, Surroundings, Toolkit};
 use crate::verify;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -61,6 +60,15 @@ impl Project {
     /// The variant of that name, or the default one.
     pub fn variant(&self, name: Option<&str>) -> anyhow::Result<Variant> {
         config::variant(&self.variants_dir(), name.unwrap_or(&self.config.default_variant))
+    }
+
+    /// The search for a variant's toolkit.
+    pub fn search<'a>(
+        &self,
+        variant: &'a Variant,
+        options: &'a supply::Options,
+    ) -> anyhow::Result<supply::Search<'a>> {
+        supply::Search::new(&self.root, &self.variants_dir(), variant, options)
     }
 
     /// Where a variant's artifact goes.
@@ -133,20 +141,11 @@ pub fn build(
     let dist = options.dist.clone().unwrap_or_else(|| project.dist(&variant.name));
     package::may_replace(&dist)?;
 
-    let fetching = supply::fetch_options(&project.root, &options.supply)?;
-    let digests = toolkit::Memo::open(&fetching.home);
-    let surroundings = Surroundings::read()?;
-    let search = supply::Search {
-        variant,
-        variants: &config::variants(&project.variants_dir())?,
-        options: &options.supply,
-        fetching: &fetching,
-        surroundings: &surroundings,
-        digests: &digests,
-    };
+    let search = project.search(variant, &options.supply)?;
+    let (fetching, digests) = (&search.fetching, &search.digests);
     let ready = search.toolkit(reporter)?;
     let toolkit = &ready.toolkit;
-    let sources = fetch::natten(&fetching, &project.config.natten, &report::Transfers(reporter))?;
+    let sources = fetch::natten(fetching, &project.config.natten, &report::Transfers(reporter))?;
     let plan = plan::plan(&project.config, variant, Some(&toolkit.capabilities), &options.request, catalog)?;
     for warning in &plan.warnings {
         reporter.warning(warning);
@@ -166,11 +165,11 @@ pub fn build(
         trees: parts.trees,
         tools: parts.tools,
         env: parts.env,
-        digests: &digests,
+        digests,
         reporter,
         signal: &signal,
     };
-    probe(&plan, toolkit, &setting, &surroundings)?;
+    probe(&plan, toolkit, &setting, &search.surroundings)?;
     let (graph, ends) = graph(&plan, toolkit, &texts, &setting)?;
     reporter.phase(&format!(
         "building {}: {} kernels in {} units, {} jobs; at most {} at once in {} ({})",
@@ -182,7 +181,7 @@ pub fn build(
         report::bytes(options.limits.memory),
         options.memory_source
     ));
-    let built = execute::run(&graph, &[ends.archive, ends.shared], &setting, options.limits)?;
+    let mut built = execute::run(&graph, &[ends.archive, ends.shared], &setting, options.limits)?;
     fs::write(
         &build_dir.join("jobs.json"),
         (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes(),
@@ -203,7 +202,7 @@ pub fn build(
         &plan,
         &facts,
         &dist,
-        &Inside { built: &built, ends: &ends, cache: &cache, toolkit, sources: &sources.root },
+        Inside { libraries: std::mem::take(&mut built.wanted), toolkit, sources: &sources.root },
         reporter,
     )?;
     fs::remove_dir(&setting.scratch)?;
@@ -236,23 +235,12 @@ fn summary(
 }
 
 /// One build per output directory. The lock goes with the process, however it ends.
-fn lock(build_dir: &Path) -> anyhow::Result<File> {
-    let path = build_dir.join("lock");
-    let file = fs::open_append(&path)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(Failure::new(
-            Class::Locked,
-            format!("{}: another build owns this directory", build_dir.display()),
-        )
-        .hint("wait for it to end, or build another variant")
-        .into()),
-        Err(std::fs::TryLockError::Error(e)) => {
-            Err(Failure::config(format!("{}: cannot be locked: {e}", path.display()))
-                .hint("put the checkout on a file system with locks")
-                .into())
-        }
-    }
+fn lock(build_dir: &Path) -> anyhow::Result<fs::FileLock> {
+    fs::try_lock(&build_dir.join("lock"))?.ok_or_else(|| {
+        Failure::new(Class::Locked, format!("{}: another build owns this directory", build_dir.display()))
+            .hint("wait for it to end, or build another variant")
+            .into()
+    })
 }
 
 /// Every text that is compiled.
@@ -571,9 +559,8 @@ fn dry_run(toolkit: &Toolkit, args: &[String], setting: &Setting<'_>) -> anyhow:
 
 /// Where the parts of an artifact come from.
 struct Inside<'a> {
-    built: &'a execute::Built,
-    ends: &'a link::Ends,
-    cache: &'a Cache,
+    /// The archive and the shared library.
+    libraries: Vec<Vec<u8>>,
     toolkit: &'a Toolkit,
     sources: &'a Path,
 }
@@ -582,15 +569,11 @@ fn pack(
     plan: &Plan,
     facts: &manifest::Facts,
     dist: &Path,
-    from: &Inside<'_>,
+    from: Inside<'_>,
     reporter: &dyn Reporter,
 ) -> anyhow::Result<Packaged> {
     let mut contents = package::licences(from.sources, &from.toolkit.home)?;
-    for (name, job) in [(link::ARCHIVE, from.ends.archive), (link::SHARED, from.ends.shared)] {
-        let bytes = from.cache.get(&from.built.outputs[job][0]).ok_or_else(|| {
-            Failure::integrity(format!("{name}: the cache lost it between linking and packaging"))
-                .hint("run the same command again")
-        })?;
+    for (name, bytes) in [link::ARCHIVE, link::SHARED].into_iter().zip(from.libraries) {
         contents.insert(format!("lib/{name}"), bytes);
     }
     if let Cudart::Static(path) = &from.toolkit.cudart {

@@ -1,12 +1,13 @@
 //! The toolkit and the sources of a variant, wherever they come from.
 
-use crate::config::{Provider, Variant};
+use crate::config::{self, Provider, Variant};
+use crate::execute::Digests;
 use crate::execute::cache::Key;
 use crate::execute::process;
 use crate::failure::Failure;
 use crate::fetch::{self, Target};
 use crate::report::{Reporter, Transfers};
-use crate::toolkit::{self, Digests, Supplied, Surroundings, Tool, Toolkit};
+use crate::toolkit::{self, Memo, Supplied, Surroundings, Tool, Toolkit};
 use crate::{env, fs};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -33,17 +34,17 @@ pub struct Ready {
 /// Where a toolkit is looked for, for one variant.
 pub struct Search<'a> {
     /// Whose release is wanted.
-    pub variant: &'a Variant,
+    variant: &'a Variant,
     /// All variants, to say which would build here.
-    pub variants: &'a [Variant],
-    /// What may be fetched.
-    pub options: &'a Options,
-    /// How it is fetched.
-    pub fetching: &'a fetch::Options,
+    variants: Vec<Variant>,
+    /// `--toolkit`.
+    toolkit: Option<&'a Path>,
+    /// How things are fetched, and where the store is.
+    pub fetching: fetch::Options,
     /// The environment.
-    pub surroundings: &'a Surroundings,
+    pub surroundings: Surroundings,
     /// How files are hashed.
-    pub digests: &'a dyn Digests,
+    pub digests: Memo,
 }
 
 /// Whether a provider is only asked what it has, or brings it in.
@@ -53,7 +54,26 @@ enum Asked {
     Fetch,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    /// The search for `variant`, one of those that `variants` defines. `root` holds nattenc.lock.
+    pub fn new(
+        root: &Path,
+        variants: &Path,
+        variant: &'a Variant,
+        options: &'a Options,
+    ) -> anyhow::Result<Search<'a>> {
+        let fetching = fetch_options(root, options)?;
+        let digests = Memo::open(&fetching.home);
+        Ok(Search {
+            variant,
+            variants: config::variants(variants)?,
+            toolkit: options.toolkit.as_deref(),
+            fetching,
+            surroundings: Surroundings::read()?,
+            digests,
+        })
+    }
+
     /// The variant's toolkit, fetched if need be.
     pub fn toolkit(&self, reporter: &dyn Reporter) -> anyhow::Result<Ready> {
         let fetched: RefCell<Option<fetch::Tree>> = RefCell::new(None);
@@ -70,7 +90,7 @@ impl Search<'_> {
         let tree = fetched.into_inner().filter(|t| fs::real_path(&t.root).is_ok_and(|r| r == toolkit.home));
         let digest = match tree {
             Some(tree) => tree.digest,
-            None => installed_digest(&toolkit, self.digests)?,
+            None => installed_digest(&toolkit, &self.digests)?,
         };
         Ok(Ready { toolkit, digest })
     }
@@ -81,17 +101,17 @@ impl Search<'_> {
         toolkit::doctor(&self.request(&supply), directories, Path::new("/"))
     }
 
-    fn request<'a>(
-        &'a self,
-        supply: &'a dyn Fn(Provider) -> anyhow::Result<Supplied>,
-    ) -> toolkit::Request<'a> {
+    fn request<'s>(
+        &'s self,
+        supply: &'s dyn Fn(Provider) -> anyhow::Result<Supplied>,
+    ) -> toolkit::Request<'s> {
         toolkit::Request {
-            toolkit: self.options.toolkit.as_deref(),
+            toolkit: self.toolkit,
             variant: self.variant,
-            variants: self.variants,
-            surroundings: self.surroundings,
+            variants: &self.variants,
+            surroundings: &self.surroundings,
             supply,
-            digests: self.digests,
+            digests: &self.digests,
         }
     }
 
@@ -103,7 +123,7 @@ impl Search<'_> {
     ) -> anyhow::Result<(Supplied, Option<fetch::Tree>)> {
         let unavailable = |reason: &str| Ok((Supplied::Unavailable(reason.to_owned()), None));
         let looking = fetch::Options { offline: true, locked: true, ..self.fetching.clone() };
-        let options = if asked == Asked::Look { &looking } else { self.fetching };
+        let options = if asked == Asked::Look { &looking } else { &self.fetching };
         let progress = Transfers(reporter);
         let tree = match provider {
             Provider::Installed => return unavailable("an installed toolkit is looked for, not supplied"),

@@ -3,8 +3,7 @@
 use super::SupplyArgs;
 use crate::failure::Failure;
 use crate::pipeline::Project;
-use crate::toolkit::{Memo, Surroundings};
-use crate::{config, fetch, report, supply};
+use crate::{fetch, report};
 use clap::Args;
 
 /// Options of `doctor`.
@@ -30,19 +29,10 @@ pub(super) fn run(project: &Project, args: &DoctorArgs) -> anyhow::Result<()> {
     let variant = project.variant(args.variant.as_deref())?;
     let reporter = report::for_stderr();
     let options = args.supply.supply();
-    let fetching = supply::fetch_options(&project.root, &options)?;
-    let digests = Memo::open(&fetching.home);
-    let surroundings = Surroundings::read()?;
-    let search = supply::Search {
-        variant: &variant,
-        variants: &config::variants(&project.variants_dir())?,
-        options: &options,
-        fetching: &fetching,
-        surroundings: &surroundings,
-        digests: &digests,
-    };
-    let mut doctor = search.doctor(reporter.as_ref(), &[("store", &fetching.home), ("build", &project.root)]);
-    let (index, certificates) = fetch::index_and_certificates(&fetching);
+    let search = project.search(&variant, &options)?;
+    let mut doctor =
+        search.doctor(reporter.as_ref(), &[("store", &search.fetching.home), ("build", &project.root)]);
+    let (index, certificates) = fetch::index_and_certificates(&search.fetching);
     doctor.index = Some(index);
     doctor.certificates = Some(certificates);
     if args.json {

@@ -3,8 +3,7 @@
 use super::SupplyArgs;
 use crate::pipeline::Project;
 use crate::report::Transfers;
-use crate::toolkit::{Memo, Surroundings};
-use crate::{config, fetch, report, supply};
+use crate::{fetch, report};
 use clap::Args;
 
 /// Options of `fetch`.
@@ -28,26 +27,16 @@ pub(super) fn run(project: &Project, args: &FetchArgs) -> anyhow::Result<()> {
     let variant = project.variant(args.variant.as_deref())?;
     let reporter = report::for_stderr();
     let options = args.supply.supply();
-    let fetching = supply::fetch_options(&project.root, &options)?;
-    let digests = Memo::open(&fetching.home);
-    let surroundings = Surroundings::read()?;
-    let search = supply::Search {
-        variant: &variant,
-        variants: &config::variants(&project.variants_dir())?,
-        options: &options,
-        fetching: &fetching,
-        surroundings: &surroundings,
-        digests: &digests,
-    };
+    let search = project.search(&variant, &options)?;
     let all = || {
-        let sources = fetch::natten(&fetching, &project.config.natten, &Transfers(reporter.as_ref()))?;
+        let sources = fetch::natten(&search.fetching, &project.config.natten, &Transfers(reporter.as_ref()))?;
         Ok((sources, search.toolkit(reporter.as_ref())?))
     };
     let (sources, ready) = match &args.accept {
-        Some(file) => fetch::accept(&fetching, file, all)?,
+        Some(file) => fetch::accept(&search.fetching, file, all)?,
         None => all()?,
     };
-    digests.save()?;
+    search.digests.save()?;
     let toolkit = &ready.toolkit;
     reporter.result(&format!("natten {}: {}", project.config.natten, sources.root.display()));
     reporter.result(&format!("cuda {} ({}): {}", toolkit.version, toolkit.origin, toolkit.home.display()));

@@ -103,6 +103,8 @@ pub struct Record {
 pub struct Built {
     /// Per job, its outputs.
     pub outputs: Vec<Vec<Blob>>,
+    /// The bytes of the first output of each wanted job.
+    pub wanted: Vec<Vec<u8>>,
     /// Per job, in the graph's order.
     pub records: Vec<Record>,
     /// Largest sum of the resident sets of jobs that ran at once, bytes: an upper bound, from peaks.
@@ -188,11 +190,12 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
         failures: Vec::new(),
         seen: BTreeMap::new(),
     };
-    let peak_memory = coordinator.run_until_readable(wanted, limits);
+    let ran = coordinator.run_until_readable(wanted, limits);
     if let Err(error) = coordinator.history.save() {
         setting.reporter.warning(&format!("what jobs cost is not remembered: {error}"));
     }
-    coordinator.finish(peak_memory?)
+    let (peak_memory, wanted) = ran?;
+    coordinator.finish(peak_memory, wanted)
 }
 
 fn producer(input: &crate::graph::Input) -> Option<JobId> {
@@ -203,27 +206,39 @@ fn producer(input: &crate::graph::Input) -> Option<JobId> {
 }
 
 impl Coordinator<'_> {
-    /// Runs, and runs again what made a wanted output that the cache turns out to have lost.
-    fn run_until_readable(&mut self, wanted: &[JobId], limits: Limits) -> anyhow::Result<u64> {
+    /// Runs, and runs again what made a wanted output that the cache turns out to have lost. Returns the
+    /// highest memory and the wanted bytes, none where a job failed.
+    fn run_until_readable(
+        &mut self,
+        wanted: &[JobId],
+        limits: Limits,
+    ) -> anyhow::Result<(u64, Vec<Vec<u8>>)> {
         let mut peak = self.run(limits)?;
-        for _ in 0..REPAIRS {
+        for round in 0..=REPAIRS {
             if !self.failures.is_empty() {
                 break;
             }
-            let lost =
-                |id: &&JobId| self.outputs[**id].first().is_none_or(|b| self.setting.cache.get(b).is_none());
-            let lost: Vec<JobId> = wanted.iter().filter(lost).copied().collect();
+            let read =
+                |id: &JobId| self.outputs[*id].first().and_then(|b| self.setting.cache.get(b)).ok_or(*id);
+            let (bytes, lost): (Vec<_>, Vec<_>) = wanted.iter().map(read).partition(Result::is_ok);
             if lost.is_empty() {
-                break;
+                return Ok((peak, bytes.into_iter().flatten().collect()));
             }
-            for id in lost {
+            for id in lost.into_iter().filter_map(Result::err) {
                 let label = &self.graph.jobs()[id].label;
+                if round == REPAIRS {
+                    return Err(Failure::integrity(format!(
+                        "{label}: the cache loses it each time it is made"
+                    ))
+                    .hint("check the disk that holds the store, or name another with NATTENC_HOME")
+                    .into());
+                }
                 self.setting.reporter.warning(&format!("the cache lost {label}; it is made again"));
                 self.states[id] = State::Ready;
             }
             peak = peak.max(self.run(limits)?);
         }
-        Ok(peak)
+        Ok((peak, Vec::new()))
     }
 
     fn run(&mut self, limits: Limits) -> anyhow::Result<u64> {
@@ -494,7 +509,7 @@ impl Coordinator<'_> {
         })
     }
 
-    fn finish(mut self, peak_memory: u64) -> anyhow::Result<Built> {
+    fn finish(mut self, peak_memory: u64, wanted: Vec<Vec<u8>>) -> anyhow::Result<Built> {
         if !self.failures.is_empty() {
             return Err(self.failure());
         }
@@ -503,7 +518,7 @@ impl Coordinator<'_> {
             records
                 .push(record.ok_or_else(|| anyhow::anyhow!("{} never ran, and nothing failed", job.label))?);
         }
-        Ok(Built { outputs: self.outputs, records, peak_memory })
+        Ok(Built { outputs: self.outputs, wanted, records, peak_memory })
     }
 
     /// The first failure, with the others counted.

@@ -222,11 +222,6 @@ impl Plan {
     fn no_kernel_reason(&self) -> String {
         format!("no kernel is selected by {} for the capabilities of this build", self.scope)
     }
-
-    /// How many jobs and kernels: the units whose family is `family`.
-    pub fn family_units<'a>(&'a self, family: &'a str) -> impl Iterator<Item = &'a UnitPlan> {
-        self.units.iter().filter(move |u| u.family == family)
-    }
 }
 
 /// Plans `variant` with a toolkit of `release`; `known` is what that toolkit's nvcc lists, where there is one.
