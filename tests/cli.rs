@@ -145,6 +145,19 @@ fn starter_plan_holds_what_its_preset_says() {
 }
 
 #[test]
+fn unit_option_keeps_one_unit_and_names_unknown_ones() {
+    let project = Project::new();
+    let plan = project.run(&["plan", "--unit", "fna_063", "--capability", "9.0", "--json"]);
+    plan.check(0, &[]);
+    let json: serde_json::Value = serde_json::from_str(&plan.stdout).unwrap();
+    let units: Vec<&str> =
+        json["units"].as_array().unwrap().iter().map(|u| u["name"].as_str().unwrap()).collect();
+    assert_eq!(units, ["fna_063"]);
+    project.run(&["plan", "--unit", "fna_64"]).check(2, &["--unit", "fna_64", "did you mean \"fna_06"]);
+    project.run(&["plan", "--unit", "nothing"]).check(2, &["--unit", "nothing", "nattenc plan --json"]);
+}
+
+#[test]
 fn capability_option_overrides_the_presets() {
     let project = Project::new();
     let run = project.run(&["plan", "--preset", "starter", "--capability", "8.6", "--json"]);

@@ -589,24 +589,28 @@ fn pack(
     let files = package::files(&contents);
     let manifest = package::manifest_text(plan, facts, &needs, &files)?;
     if package::is_current(dist, &manifest, &files)? {
-        verified(dist, dist, reporter)?;
+        let hint =
+            format!("take out what nattenc did not put there, or remove {} and build again", dist.display());
+        verified(dist, dist, &hint, reporter)?;
         return Ok(Packaged::Unchanged);
     }
-    package::write(dist, &contents, &manifest, |staged| verified(staged, dist, reporter))?;
+    package::write(dist, &contents, &manifest, |staged| {
+        let hint = "this is a bug of nattenc: please report it with the command line and this output";
+        verified(staged, dist, hint, reporter)
+    })?;
     Ok(Packaged::Written)
 }
 
 /// Whether the artifact in `place`, which is or will be that at `dist`, is what its manifest says.
-fn verified(place: &Path, dist: &Path, reporter: &dyn Reporter) -> anyhow::Result<()> {
+/// `hint` is the next step where it is not.
+fn verified(place: &Path, dist: &Path, hint: &str, reporter: &dyn Reporter) -> anyhow::Result<()> {
     let verdict = verify::verify(place)?;
     for check in verdict.checks.iter().filter(|c| c.outcome == verify::Outcome::Warning) {
         reporter.warning(&format!("{}: {}", check.name, check.summary));
     }
     let Some(failure) = verdict.failure(dist) else { return Ok(()) };
     reporter.result(&verdict.text());
-    Err(failure
-        .hint("this is a bug of nattenc: please report it with the command line and this output")
-        .into())
+    Err(failure.hint(hint).into())
 }
 
 /// From here on SIGINT, SIGTERM and SIGHUP set a number instead of ending the process: children lead

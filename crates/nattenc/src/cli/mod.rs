@@ -87,6 +87,9 @@ pub struct SelectArgs {
     /// values may be joined by |; may be repeated, any match counts
     #[arg(long, value_name = "SELECTOR")]
     pub select: Vec<String>,
+    /// Only this translation unit, as fna_011; may be repeated
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub unit: Vec<String>,
     /// How finely families are split into translation units, as upstream splits them
     #[arg(long, value_enum, default_value_t)]
     pub policy: Policy,
@@ -122,6 +125,7 @@ impl SelectArgs {
             families: some(&self.family),
             capabilities: Some(capabilities).filter(|c| !c.is_empty()),
             select,
+            units: self.unit.clone(),
             policy: self.policy,
         })
     }

@@ -92,11 +92,12 @@ pub fn capture(command: &CommandLine) -> anyhow::Result<Finished> {
     drop(ended);
     if watchdog.join().unwrap_or(false) {
         let program = command.argv.first().map_or("", String::as_str);
+        let words: Vec<String> = command.argv.iter().map(|word| quote(word)).collect();
         return Err(Failure::toolchain(format!(
             "{program:?} gave no answer within {} s",
             ANSWER_TIME.as_secs()
         ))
-        .hint(format!("check what this does: {command}"))
+        .hint(format!("check what this does: {}", words.join(" ")))
         .into());
     }
     finished

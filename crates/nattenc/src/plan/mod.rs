@@ -50,6 +50,8 @@ pub struct Request {
     pub capabilities: Option<Vec<CapabilityRequest>>,
     /// Kernel selectors.
     pub select: Vec<Selector>,
+    /// Translation units by name, all where empty.
+    pub units: Vec<String>,
     /// How finely families are split.
     pub policy: Policy,
 }
@@ -261,6 +263,7 @@ pub fn plan(
     }
     check_units(&plan, config)?;
     check_selectors(&asked.scope, catalog)?;
+    check_unit_names(&plan, &asked.scope, catalog)?;
     collect_skips(&mut plan);
     note_reach(&mut plan);
     if plan.units.is_empty() {
@@ -284,6 +287,7 @@ struct Scope {
     families: Option<Vec<String>>,
     capabilities: Option<Vec<CapabilityRequest>>,
     select: Vec<Selector>,
+    units: Vec<String>,
     policy: Policy,
     text: String,
 }
@@ -334,13 +338,22 @@ impl Scope {
             ("--family", request.families.is_some()),
             ("--capability", request.capabilities.is_some()),
             ("--select", !request.select.is_empty()),
+            ("--unit", !request.units.is_empty()),
         ] {
             if given {
                 parts.push(flag.to_owned());
             }
         }
         let text = if parts.is_empty() { "the whole of build.toml".to_owned() } else { parts.join(" with ") };
-        Ok(Scope { sections, families, capabilities, select, policy: request.policy, text })
+        Ok(Scope {
+            sections,
+            families,
+            capabilities,
+            select,
+            units: request.units.clone(),
+            policy: request.policy,
+            text,
+        })
     }
 
     fn selects(&self, family: &str, kernel: &Kernel) -> bool {
@@ -581,9 +594,11 @@ fn add_family(
     scope: &Scope,
 ) {
     for (index, groups) in family.units(scope.policy.units(family)).into_iter().enumerate() {
+        let unit = family.unit_name(index);
+        let wanted = scope.units.is_empty() || scope.units.contains(&unit);
         let all: Vec<&'static Kernel> = groups.iter().flat_map(|g| &g.kernels).collect();
         let selected: Vec<&'static Kernel> =
-            all.iter().copied().filter(|k| scope.selects(&family.name, k)).collect();
+            all.iter().copied().filter(|k| wanted && scope.selects(&family.name, k)).collect();
         let live: Vec<&'static Kernel> =
             selected.iter().copied().filter(|k| gencodes.iter().any(|g| k.live_on(g.number()))).collect();
         let alive: Vec<Gencode> =
@@ -599,7 +614,7 @@ fn add_family(
         plan.counts.pairs += alive.len();
         plan.counts.dead_pairs += gencodes.len() - alive.len();
         plan.units.push(UnitPlan {
-            name: family.unit_name(index),
+            name: unit,
             section: section.name.clone(),
             family: family.name.clone(),
             kernels: live,
@@ -642,6 +657,32 @@ fn check_selectors(scope: &Scope, catalog: &'static Catalog) -> anyhow::Result<(
         }
     }
     Ok(())
+}
+
+/// A unit that no family of the build is split into under the policy is a mistake.
+fn check_unit_names(plan: &Plan, scope: &Scope, catalog: &'static Catalog) -> anyhow::Result<()> {
+    if scope.units.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = plan
+        .sections
+        .iter()
+        .flat_map(|s| s.families.iter())
+        .filter_map(|(name, _)| catalog.family(name))
+        .flat_map(|f| (0..f.units(scope.policy.units(f)).len()).map(|index| f.unit_name(index)))
+        .collect();
+    match scope.units.iter().find(|unit| !names.contains(unit)) {
+        None => Ok(()),
+        Some(unit) => {
+            let failure = Failure::config(format!("--unit: {unit:?} is not a unit of this plan"));
+            let near = crate::config::nearest(unit, names.iter().map(String::as_str));
+            Err(match near {
+                Some(near) => failure.hint(format!("did you mean {near:?}? other policies have other units")),
+                None => failure.hint("see the units in `nattenc plan --json`; other policies have others"),
+            }
+            .into())
+        }
+    }
 }
 
 /// Warns where newer devices than those planned for will find no code: without plain PTX nothing runs on
