@@ -153,7 +153,7 @@ fn unit_option_keeps_one_unit_and_names_unknown_ones() {
     let units: Vec<&str> =
         json["units"].as_array().unwrap().iter().map(|u| u["name"].as_str().unwrap()).collect();
     assert_eq!(units, ["fna_063"]);
-    project.run(&["plan", "--unit", "fna_64"]).check(2, &["--unit", "fna_64", "did you mean \"fna_06"]);
+    project.run(&["plan", "--unit", "fna_64"]).check(2, &["--unit", "fna_64", "did you mean \"fna_0"]);
     project.run(&["plan", "--unit", "nothing"]).check(2, &["--unit", "nothing", "nattenc plan --json"]);
 }
 
