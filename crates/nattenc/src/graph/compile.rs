@@ -206,6 +206,7 @@ mod tests {
             section: "core".into(),
             family: "fna".into(),
             kernels: vec![],
+            capabilities: vec![],
             gencodes: requests.into_iter().map(Gencode::of).collect(),
             flags: vec![],
         };
