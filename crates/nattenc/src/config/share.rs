@@ -61,7 +61,9 @@ pub fn impossible(capability: Capability, from: Capability) -> Option<String> {
     }
     Some(match from.suffix {
         Suffix::A => format!("PTX of {from} is for {from} alone"),
-        Suffix::F => format!("PTX of {from} is for later capabilities of its family, and {capability} is none"),
+        Suffix::F => {
+            format!("PTX of {from} is for later capabilities of its family, and {capability} is none")
+        }
         Suffix::None => format!("PTX of {from} is not for {capability}"),
     })
 }
@@ -73,7 +75,9 @@ pub(super) fn read(
     problems: &mut Problems<'_>,
 ) -> Vec<Share> {
     let mut pairs: Vec<Share> = Vec::new();
-    for entry in table.inline_tables("share", "{ cap = \"9.0\", from = \"8.0\", mode = \"identical\" }", problems) {
+    for entry in
+        table.inline_tables("share", "{ cap = \"9.0\", from = \"8.0\", mode = \"identical\" }", problems)
+    {
         entry.only(&["cap", "from", "mode"], problems);
         for (key, example) in [("cap", "\"9.0\""), ("from", "\"8.0\""), ("mode", "\"identical\"")] {
             entry.require(key, &format!("{key} = {example}"), problems);
@@ -102,7 +106,12 @@ pub(super) fn read(
                 format!("{} shares already, with {}, at {}", capability.value, first.from, first.at);
             problems.add(capability.at.clone(), message);
         }
-        pairs.push(Share { capability: capability.value, from: from.value, mode: mode.value, at: capability.at });
+        pairs.push(Share {
+            capability: capability.value,
+            from: from.value,
+            mode: mode.value,
+            at: capability.at,
+        });
     }
     pairs
 }

@@ -123,7 +123,7 @@ pub fn text(plan: &Plan) -> String {
         out,
         "\n{} units with {} kernels, {} unit-capability pairs to compile\nleft out of {} units with {} kernels: {} kernels not selected, {} that no planned capability runs, {} pairs without a live kernel",
         plan.units.len(),
-        c.live,
+        plan.kernels(),
         c.pairs,
         c.canonical_units,
         c.canonical_kernels,

@@ -7,6 +7,8 @@ pub mod capability;
 pub mod describe;
 pub mod gencode;
 pub mod share;
+#[cfg(test)]
+mod tests;
 
 use crate::catalog::{Catalog, Family, Kernel};
 use crate::config::share::Mode;
@@ -228,6 +230,11 @@ pub struct BackendPlan {
 }
 
 impl Plan {
+    /// How many kernels are compiled.
+    pub fn kernels(&self) -> usize {
+        self.units.iter().map(|u| u.kernels.len()).sum()
+    }
+
     /// What was decided about every backend, by name.
     pub fn backends(&self) -> BTreeMap<String, BackendPlan> {
         BACKENDS
@@ -641,7 +648,8 @@ fn add_family(
             continue;
         }
         let capabilities = share::unit(requests, &kernels, rules);
-        let count = |wanted: fn(&Decision) -> bool| capabilities.iter().filter(|c| wanted(&c.decision)).count();
+        let count =
+            |wanted: fn(&Decision) -> bool| capabilities.iter().filter(|c| wanted(&c.decision)).count();
         plan.counts.pairs += count(|d| !matches!(d, Decision::Skip(_)));
         plan.counts.shared_pairs += count(|d| matches!(d, Decision::Share { .. }));
         plan.counts.dead_pairs += count(|d| matches!(d, Decision::Skip(_)));
@@ -730,8 +738,7 @@ fn check_selectors(scope: &Scope, catalog: &'static Catalog) -> anyhow::Result<(
 /// Warns where newer devices than those planned for will find no code: without plain PTX nothing runs on
 /// a capability of a later major.
 fn note_reach(plan: &mut Plan) {
-    let built: BTreeSet<CapabilityRequest> =
-        plan.sections.iter().flat_map(SectionPlan::built).collect();
+    let built: BTreeSet<CapabilityRequest> = plan.sections.iter().flat_map(SectionPlan::built).collect();
     plan.warnings.extend(built.iter().filter_map(|request| request.note()));
     let forward = built.iter().any(|r| r.ptx && r.capability.suffix == Suffix::None);
     let newest = built.iter().map(|r| r.capability).max_by_key(|c| c.number());
