@@ -9,7 +9,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
@@ -178,6 +178,43 @@ fn selection_is_what_the_library_holds() {
     let holds = |text: &str| library.windows(text.len()).any(|w| w == text.as_bytes());
     assert!(holds(kernels[0]));
     assert!(!holds("compute_delta_bfloat16"));
+}
+
+/// (kernel, capability) of the artifact in `dist/cu130` that has a body, and of those that have none.
+fn bodies(project: &Project) -> [BTreeSet<(String, String)>; 2] {
+    let run = project.run(&["verify", "dist/cu130", "--kernels", "--json"]);
+    run.check(0, &[]);
+    let mut found = [BTreeSet::new(), BTreeSet::new()];
+    for kernel in json(&run.stdout)["kernels"].as_array().unwrap() {
+        let name = |key: &str| kernel[key].as_str().unwrap().to_owned();
+        found[usize::from(kernel["empty"] == true)].insert((name("kernel"), name("capability")));
+    }
+    found
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use; compiles for a minute"]
+fn pruning_loses_no_code() {
+    // Twelve kernels for each of the SM ranges [50,70), [70,75), [75,80) and [80,130).
+    let sample = ["build", "--variant", "cu130", "--family", "fmha", "--capability", "7.5,8.0"];
+    let select = ["--select", "family=fmha,dtype=float16,direction=forward"];
+    let project = project();
+    let mut codes = Vec::new();
+    for more in [&[][..], &["--no-prune"]] {
+        project.run(&[&sample[..], &select, more].concat()).check(0, &[]);
+        codes.push(bodies(&project));
+    }
+    let [[pruned, _], [whole, empty]] = &codes[..] else { panic!("two builds") };
+    assert_eq!(pruned, whole);
+    let count = |set: &BTreeSet<(String, String)>, range: &str, capability: &str| {
+        set.iter().filter(|(kernel, c)| kernel.contains(range) && c == capability).count()
+    };
+    for (range, on_75, on_80) in [("_sm50_", 0, 0), ("_sm70_", 0, 0), ("_sm75_", 12, 0), ("_sm80_", 0, 12)] {
+        for (capability, live) in [("7.5", on_75), ("8.0", on_80)] {
+            let found = (count(whole, range, capability), count(empty, range, capability));
+            assert_eq!(found, (live, 12 - live), "{range} {capability}");
+        }
+    }
 }
 
 #[test]

@@ -174,7 +174,7 @@ pub fn build(
     reporter.phase(&format!(
         "building {}: {} kernels in {} units, {} jobs; at most {} at once in {} ({})",
         variant.name,
-        plan.counts.live,
+        plan.kernels(),
         plan.units.len(),
         graph.jobs().len(),
         options.limits.jobs,
@@ -222,7 +222,7 @@ fn summary(
         variant: plan.variant.clone(),
         dist,
         units: plan.units.len(),
-        kernels: plan.counts.live,
+        kernels: plan.kernels(),
         jobs: built.records.len(),
         ran: ran.len(),
         cached: built.records.len() - ran.len(),

@@ -12,6 +12,7 @@ mod verify;
 use crate::execute::OnFailure;
 use crate::failure::Failure;
 use crate::plan::capability::CapabilityRequest;
+use crate::plan::share::Sharing;
 use crate::plan::{Policy, Request};
 use crate::toolkit::machine;
 use crate::{config, env, report, supply};
@@ -93,6 +94,17 @@ pub struct SelectArgs {
     /// How finely families are split into translation units, as upstream splits them
     #[arg(long, value_enum, default_value_t)]
     pub policy: Policy,
+    /// Which of build.toml's pairs of capabilities share PTX, one being assembled from the other's:
+    /// none, those whose code is proven to be the same, or also those whose code may differ
+    #[arg(long, value_enum, default_value_t, value_name = "MODE")]
+    pub share: Sharing,
+    /// As --share none: every capability has a front end of its own
+    #[arg(long, conflicts_with = "share")]
+    pub no_share: bool,
+    /// Compile every unit for every capability, as upstream does, although no device can run most of it:
+    /// for measurements
+    #[arg(long)]
+    pub no_prune: bool,
 }
 
 impl SelectArgs {
@@ -127,6 +139,8 @@ impl SelectArgs {
             select,
             units: self.unit.clone(),
             policy: self.policy,
+            sharing: if self.no_share { Sharing::None } else { self.share },
+            unpruned: self.no_prune,
         })
     }
 }

@@ -6,6 +6,7 @@ mod place;
 mod read;
 pub mod release;
 mod select;
+pub mod share;
 #[cfg(test)]
 mod tests;
 mod variant;
@@ -13,6 +14,7 @@ mod variant;
 pub use place::{Place, nearest};
 pub use release::Release;
 pub use select::{Causal, DIRECTIONS, DTYPES, Selector, Traits, selected};
+pub use share::Share;
 pub use variant::{Provider, Redist, Variant, variant, variants};
 
 use crate::failure::Failure;
@@ -70,6 +72,8 @@ pub struct Section {
     pub maxver: Option<Release>,
     /// `cuda-flags`: further arguments of nvcc.
     pub flags: Vec<String>,
+    /// `share`: capabilities that are assembled from another's PTX.
+    pub share: Vec<Share>,
     /// Whether nothing to build for it, its own gate apart, is an error. True unless the file says otherwise.
     pub required: bool,
     /// Where it stands.
@@ -201,7 +205,7 @@ fn section(
     problems: &mut Problems<'_>,
 ) -> (Section, Vec<At<String>>) {
     table.only(
-        &["families", "cuda-capabilities", "cuda-minver", "cuda-maxver", "cuda-flags", "required"],
+        &["families", "cuda-capabilities", "cuda-minver", "cuda-maxver", "cuda-flags", "share", "required"],
         problems,
     );
     check::name("section", &name, problems);
@@ -216,6 +220,7 @@ fn section(
     check::flags(&name.value, &flags, problems);
     let capabilities = table.capabilities("cuda-capabilities", problems);
     let listed = capabilities.is_some();
+    let share = share::read(table, capabilities.as_deref().unwrap_or_default(), problems);
     let section = Section {
         name: name.value,
         families: families.iter().map(|f| f.value.clone()).collect(),
@@ -223,6 +228,7 @@ fn section(
         minver: gate.minver.map(|m| m.value),
         maxver: gate.maxver.map(|m| m.value),
         flags: flags.into_iter().map(|f| f.value).collect(),
+        share,
         required: table.boolean("required", problems).unwrap_or(true),
         at: name.at,
     };

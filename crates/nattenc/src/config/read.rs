@@ -198,6 +198,25 @@ impl<'a, 'b> Table<'a, 'b> {
         keys.into_iter().filter_map(|key| Some((key.clone(), self.string(&key, problems)?))).collect()
     }
 
+    /// The tables of a list; `example` is one. None where the key is absent.
+    pub(super) fn inline_tables(
+        &self,
+        key: &str,
+        example: &str,
+        problems: &mut Problems<'_>,
+    ) -> Vec<Table<'a, 'b>> {
+        let mut tables = Vec::new();
+        for item in self.array(key, problems).into_iter().flatten() {
+            let at = problems.place(&item.span());
+            if let DeValue::Table(entries) = item.get_ref() {
+                tables.push(Table { name: format!("an entry of {key}"), at, entries });
+            } else {
+                problems.add(at, format!("{key}: a table is wanted; write {example}"));
+            }
+        }
+        tables
+    }
+
     /// The capabilities of a section: strings, or tables with a gate of their own.
     pub(super) fn capabilities(
         &self,

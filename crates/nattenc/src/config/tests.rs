@@ -234,6 +234,54 @@ fn every_single_mistake_names_its_place_and_what_to_write() {
 }
 
 #[test]
+fn pairs_that_cannot_share_name_their_places() {
+    let share =
+        |entries: &str| format!("{{ cap = \"12.0+PTX\", cuda-minver = \"12.8\" }}]\nshare = [{entries}]");
+    let change =
+        |entries: &str| refused(&[("{ cap = \"12.0+PTX\", cuda-minver = \"12.8\" }]", &share(entries))]);
+    let pair = |cap: &str, from: &str| format!("{{ cap = \"{cap}\", from = \"{from}\", mode = \"valid\" }}");
+    for (entries, message) in [
+        (pair("8.0", "9.0"), "build.toml:9:32: 8.0 cannot share with 9.0: PTX of 9.0 is not older than 8.0"),
+        (pair("9.0", "9.0"), "9.0 cannot share with 9.0: PTX of 9.0 is not older"),
+        (pair("10.3a", "10.0a"), "10.3a cannot share with 10.0a: PTX of 10.0a is for 10.0a alone"),
+        (pair("12.0", "10.0f"), "PTX of 10.0f is for later capabilities of its family, and 12.0 is none"),
+        (pair("11.0", "10.0f"), "PTX of 10.0f is for later capabilities of its family, and 11.0 is none"),
+        (pair("9.0", "8.1"), "build.toml:9:32: from: capability 8.1 is neither known to nattenc nor in the"),
+        (pair("9.9", "8.0"), "build.toml:9:18: cap: capability 9.9 is neither known"),
+        (
+            pair("9.0+PTX", "8.0"),
+            "build.toml:9:18: cap: \"9.0+PTX\": \"+PTX\" has no place here; write \"9.0\"",
+        ),
+        (pair("sm_90", "8.0"), "cap: \"sm_90\" is not a compute capability; write \"9.0\""),
+        (
+            [pair("9.0", "8.0"), pair("9.0", "8.6")].join(", "),
+            "build.toml:9:65: 9.0 shares already, with 8.0, at build.toml:9:18",
+        ),
+        ("\"9.0\"".to_owned(), "build.toml:9:10: share: a table is wanted; write { cap = \"9.0\", from"),
+        (
+            "{ cap = \"9.0\", mode = \"valid\" }".to_owned(),
+            "an entry of share has no from; write from = \"8.0\"",
+        ),
+        (pair("9.0", "8.0").replace("valid", "vald"), "mode: unknown mode \"vald\"; did you mean \"valid\"?"),
+        (
+            pair("9.0", "8.0").replace("mode", "kind"),
+            "unknown key \"kind\" in an entry of share; known: cap from mode",
+        ),
+        (pair("9.0", "8.0").replace("\"8.0\"", "8.0"), "8.0 is a float where a string is wanted"),
+    ] {
+        let found = change(&entries);
+        assert!(found.contains(message), "{entries}\n   found: {found}\nexpected: {message}");
+    }
+    for (cap, from) in
+        [("9.0", "8.0"), ("12.1", "10.0"), ("10.3", "10.0f"), ("10.3f", "10.0f"), ("9.0a", "8.0")]
+    {
+        let text = PLAIN.replace("{ cap = \"12.0+PTX\", cuda-minver = \"12.8\" }]", &share(&pair(cap, from)));
+        let shares = read(&text).unwrap().sections[0].share.clone();
+        assert_eq!((shares[0].capability.to_string(), shares[0].from.to_string()), (cap.into(), from.into()));
+    }
+}
+
+#[test]
 fn all_problems_come_in_one_failure_in_the_order_of_the_file() {
     let found =
         refused(&[("\"0.21.7\"", "0.21"), ("[\"9.0\", {", "[9.0, \"8.0a\", {"), ("hopper_fna", "hoper_fna")]);

@@ -206,6 +206,7 @@ mod tests {
             section: "core".into(),
             family: "fna".into(),
             kernels: vec![],
+            capabilities: vec![],
             gencodes: requests.into_iter().map(Gencode::of).collect(),
             flags: vec![],
         };
@@ -252,5 +253,32 @@ mod tests {
                 "core/fna_011"
             ]
         );
+    }
+
+    #[test]
+    fn shared_ptx_has_one_front_end_and_several_assemblers() {
+        let dry =
+            dryrun::parse(include_str!("../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-shared-ptx.txt"))
+                .unwrap();
+        let plan = UnitPlan {
+            name: "fna_011".into(),
+            section: "core".into(),
+            family: "fna".into(),
+            kernels: vec![],
+            capabilities: vec![],
+            gencodes: vec![],
+            flags: vec![],
+        };
+        let mut graph = Graph::default();
+        unit(&mut graph, &plan, &Arc::from("text"), &dry, &BTreeMap::new()).unwrap();
+        let of = |kind: Kind| -> Vec<&Job> { graph.jobs().iter().filter(|j| j.kind == kind).collect() };
+        let labels: Vec<&str> = of(Kind::Ptxas).iter().map(|j| j.label.as_str()).collect();
+        let sm = ["core/fna_011/sm_80", "core/fna_011/sm_90", "core/fna_011/sm_100", "core/fna_011/sm_120"];
+        assert_eq!(labels, sm);
+        let ptx: Vec<&str> = of(Kind::Ptxas).iter().map(|j| j.inputs[0].name.as_str()).collect();
+        assert_eq!(ptx, [["unit.compute_80.ptx"; 2], ["unit.compute_100.ptx"; 2]].concat());
+        assert_eq!(of(Kind::Cicc).len(), 2);
+        // The fatbin has every cubin, and the PTX that is kept.
+        assert_eq!(of(Kind::Fatbinary)[0].inputs.len(), 5);
     }
 }

@@ -3,7 +3,7 @@
 //! Readers refuse a `format_version` above theirs. Fields may be added without raising it.
 
 use crate::plan::capability::CapabilityRequest;
-use crate::plan::{BackendPlan, Decision, Plan, UnitPlan};
+use crate::plan::{BackendPlan, Decision, Plan};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -117,13 +117,14 @@ pub struct RecordedLink {
     pub system: Vec<String>,
 }
 
-/// The whole manifest. A capability or family that was to be built and that no unit has is said to be
-/// left out, with the reason: the manifest tells what the libraries hold.
+/// The whole manifest.
 pub fn manifest(plan: &Plan, facts: &Facts, needs: &Needs, files: &[File]) -> Value {
-    let named = |key: &str, name: String, decision: &Decision, held: bool, without: &str| {
+    let named = |key: &str, name: String, decision: &Decision| {
         let mut value = match decision {
-            Decision::Build if held => json!({ "built": true }),
-            Decision::Build => json!({ "built": false, "reason": without }),
+            Decision::Build => json!({ "built": true }),
+            Decision::Share { from, mode } => {
+                json!({ "built": true, "shared": { "from": from, "mode": mode } })
+            }
             Decision::Skip(reason) => json!({ "built": false, "reason": reason }),
         };
         value[key] = Value::String(name);
@@ -133,32 +134,19 @@ pub fn manifest(plan: &Plan, facts: &Facts, needs: &Needs, files: &[File]) -> Va
         .sections
         .iter()
         .map(|s| {
-            let units: Vec<&UnitPlan> = plan.units.iter().filter(|u| u.section == s.name).collect();
-            let holds = |request: &CapabilityRequest| {
-                units
-                    .iter()
-                    .flat_map(|u| &u.gencodes)
-                    .any(|g| g.real.contains(&request.capability) && (g.ptx || !request.ptx))
-            };
             let capabilities: Vec<Value> = s
                 .capabilities
                 .iter()
-                .map(|(c, d)| named("capability", c.to_string(), d, holds(c), "no selected kernel is for it"))
-                .collect();
-            let families: Vec<Value> = s
-                .families
-                .iter()
-                .map(|(f, d)| {
-                    let held = units.iter().any(|u| u.family == *f);
-                    named(
-                        "family",
-                        f.clone(),
-                        d,
-                        held,
-                        "no selected kernel of it is for a capability of this build",
-                    )
+                .map(|c| {
+                    let mut value = named("capability", c.request.to_string(), &c.decision);
+                    if let Some(note) = &c.note {
+                        value["note"] = Value::String(note.clone());
+                    }
+                    value
                 })
                 .collect();
+            let families: Vec<Value> =
+                s.families.iter().map(|(f, d)| named("family", f.clone(), d)).collect();
             json!({ "name": s.name, "capabilities": capabilities, "families": families })
         })
         .collect();
@@ -183,6 +171,8 @@ pub fn manifest(plan: &Plan, facts: &Facts, needs: &Needs, files: &[File]) -> Va
         "variant": plan.variant,
         "target": facts.target,
         "scope": plan.scope,
+        "share": plan.sharing,
+        "pruned": plan.pruned,
         "build": build_info(plan, &facts.toolkit),
         "toolkit": { "release": plan.release.to_string(), "version": facts.toolkit, "compression": facts.compression },
         "upstream": { "natten": plan.natten, "sdist_sha256": facts.sdist_sha256, "cutlass": facts.cutlass },

@@ -1,6 +1,6 @@
 //! A plan as text for people and as JSON for scripts.
 
-use super::{Decision, Plan};
+use super::{CapabilityPlan, Decision, Plan};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -10,15 +10,32 @@ pub const SCHEMA_VERSION: u32 = 1;
 fn decided(decision: &Decision) -> (&'static str, Option<&str>) {
     match decision {
         Decision::Build => ("build", None),
+        Decision::Share { .. } => ("share", None),
         Decision::Skip(reason) => ("skip", Some(reason)),
     }
 }
 
+/// A capability of a section or a unit.
+fn capability(plan: &CapabilityPlan) -> Value {
+    let (word, reason) = decided(&plan.decision);
+    let mut value = json!({
+        "capability": plan.request.to_string(),
+        "decision": word,
+        "reason": reason,
+        "note": plan.note,
+    });
+    if let Decision::Share { from, mode } = plan.decision {
+        value["from"] = json!(from);
+        value["mode"] = json!(mode);
+    }
+    value
+}
+
 /// The whole plan.
 pub fn json(plan: &Plan) -> Value {
-    let row = |key: &str, name: String, decision: &Decision| {
+    let family = |(name, decision): &(String, Decision)| {
         let (word, reason) = decided(decision);
-        json!({ key: name, "decision": word, "reason": reason })
+        json!({ "family": name, "decision": word, "reason": reason })
     };
     let sections: Vec<Value> = plan
         .sections
@@ -26,8 +43,8 @@ pub fn json(plan: &Plan) -> Value {
         .map(|s| {
             json!({
                 "name": s.name,
-                "capabilities": s.capabilities.iter().map(|(c, d)| row("capability", c.to_string(), d)).collect::<Vec<_>>(),
-                "families": s.families.iter().map(|(f, d)| row("family", f.clone(), d)).collect::<Vec<_>>(),
+                "capabilities": s.capabilities.iter().map(capability).collect::<Vec<_>>(),
+                "families": s.families.iter().map(family).collect::<Vec<_>>(),
             })
         })
         .collect();
@@ -39,6 +56,7 @@ pub fn json(plan: &Plan) -> Value {
                 "name": u.name,
                 "section": u.section,
                 "family": u.family,
+                "capabilities": u.capabilities.iter().map(capability).collect::<Vec<_>>(),
                 "gencodes": u.gencodes.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "flags": u.flags,
                 "kernels": u.kernels.iter().map(|k| k.name.as_str()).collect::<Vec<_>>(),
@@ -51,6 +69,8 @@ pub fn json(plan: &Plan) -> Value {
         "release": plan.release.to_string(),
         "natten": plan.natten,
         "scope": plan.scope,
+        "share": plan.sharing,
+        "pruned": plan.pruned,
         "sections": sections,
         "backends": plan.backends(),
         "units": units,
@@ -71,9 +91,10 @@ pub fn text(plan: &Plan) -> String {
     );
     let _ = writeln!(out, "\n{:<10} {:<12} decision", "section", "capability");
     for section in &plan.sections {
-        for (capability, decision) in &section.capabilities {
-            let _ =
-                writeln!(out, "{:<10} {:<12} {}", section.name, capability.to_string(), sentence(decision));
+        for row in &section.capabilities {
+            let note = row.note.as_ref().map(|n| format!("; {n}")).unwrap_or_default();
+            let decision = sentence(&row.decision);
+            let _ = writeln!(out, "{:<10} {:<12} {decision}{note}", section.name, row.request.to_string());
         }
         if section.capabilities.is_empty() {
             let _ =
@@ -102,7 +123,7 @@ pub fn text(plan: &Plan) -> String {
         out,
         "\n{} units with {} kernels, {} unit-capability pairs to compile\nleft out of {} units with {} kernels: {} kernels not selected, {} that no planned capability runs, {} pairs without a live kernel",
         plan.units.len(),
-        c.live,
+        plan.kernels(),
         c.pairs,
         c.canonical_units,
         c.canonical_kernels,
@@ -124,8 +145,9 @@ pub fn text(plan: &Plan) -> String {
 }
 
 fn sentence(decision: &Decision) -> String {
-    match decided(decision) {
-        (word, None) => word.to_owned(),
-        (word, Some(reason)) => format!("{word}: {reason}"),
+    match decision {
+        Decision::Build => "build".to_owned(),
+        Decision::Share { from, mode } => format!("share: {mode}, from {from}"),
+        Decision::Skip(reason) => format!("skip: {reason}"),
     }
 }

@@ -25,16 +25,6 @@ impl Gencode {
         Gencode { ptx: request.ptx, ..Gencode::sass(request.capability) }
     }
 
-    /// 90 for `9.0a`: what SM ranges are compared with.
-    pub fn number(&self) -> u16 {
-        self.virtual_arch.number()
-    }
-
-    /// What asked for it.
-    pub fn request(&self) -> CapabilityRequest {
-        CapabilityRequest { capability: self.virtual_arch, ptx: self.ptx }
-    }
-
     /// The value after `-gencode`.
     fn codes(&self) -> Vec<String> {
         let mut codes: Vec<String> = self.real.iter().map(|c| c.sm()).collect();

@@ -6,12 +6,17 @@
 pub mod capability;
 pub mod describe;
 pub mod gencode;
+pub mod share;
+#[cfg(test)]
+mod tests;
 
 use crate::catalog::{Catalog, Family, Kernel};
+use crate::config::share::Mode;
 use crate::config::{CapabilityEntry, Config, Preset, Release, Section, Selector, Traits, Variant};
 use crate::failure::Failure;
 use capability::{Capability, CapabilityRequest, Suffix, Support};
 use gencode::Gencode;
+use share::{Rules, Sharing};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How finely families are split into units. The same kernels in the same order, whatever the policy.
@@ -54,6 +59,10 @@ pub struct Request {
     pub units: Vec<String>,
     /// How finely families are split.
     pub policy: Policy,
+    /// Which pairs of capabilities share PTX.
+    pub sharing: Sharing,
+    /// Whether every unit is compiled for every capability, dead kernels too, as upstream does.
+    pub unpruned: bool,
 }
 
 /// Whether a thing is in the build.
@@ -61,8 +70,38 @@ pub struct Request {
 pub enum Decision {
     /// It is compiled.
     Build,
+    /// It is assembled from the PTX of another capability.
+    Share {
+        /// That capability.
+        from: Capability,
+        /// What is promised of the code.
+        mode: Mode,
+    },
     /// It is left out, for this reason.
     Skip(String),
+}
+
+/// A capability of a section or a unit, and what was decided about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapabilityPlan {
+    /// What is asked for.
+    pub request: CapabilityRequest,
+    /// What becomes of it.
+    pub decision: Decision,
+    /// What to know beside it: why a capability that could share does not, or not everywhere.
+    pub note: Option<String>,
+}
+
+impl CapabilityPlan {
+    /// One with nothing to note.
+    pub fn new(request: CapabilityRequest, decision: Decision) -> Self {
+        CapabilityPlan { request, decision, note: None }
+    }
+
+    /// Whether there is code for it.
+    pub fn built(&self) -> bool {
+        !matches!(self.decision, Decision::Skip(_))
+    }
 }
 
 /// Something left out, with its reason.
@@ -80,15 +119,15 @@ pub struct SectionPlan {
     /// Its name in build.toml.
     pub name: String,
     /// Every capability that was asked for.
-    pub capabilities: Vec<(CapabilityRequest, Decision)>,
+    pub capabilities: Vec<CapabilityPlan>,
     /// Every family that the section lists.
     pub families: Vec<(String, Decision)>,
 }
 
 impl SectionPlan {
-    /// The capabilities that are compiled.
+    /// The capabilities that there is code for.
     pub fn built(&self) -> Vec<CapabilityRequest> {
-        self.capabilities.iter().filter(|(_, d)| *d == Decision::Build).map(|(c, _)| *c).collect()
+        self.capabilities.iter().filter(|c| c.built()).map(|c| c.request).collect()
     }
 }
 
@@ -103,7 +142,9 @@ pub struct UnitPlan {
     pub family: String,
     /// The kernels that are rendered into it, upstream's order.
     pub kernels: Vec<&'static Kernel>,
-    /// What it is compiled for: only gencodes that keep at least one kernel alive.
+    /// The capabilities of its section, and what becomes of each here.
+    pub capabilities: Vec<CapabilityPlan>,
+    /// What it is compiled for.
     pub gencodes: Vec<Gencode>,
     /// The section's own nvcc flags.
     pub flags: Vec<String>,
@@ -127,11 +168,13 @@ pub struct Counts {
     pub unselected: usize,
     /// Selected kernels that no planned capability can run.
     pub dead: usize,
-    /// Kernels that are compiled.
+    /// Selected kernels that a planned capability can run.
     pub live: usize,
-    /// (unit, gencode) pairs that are compiled.
+    /// (unit, capability) pairs that there is machine code for.
     pub pairs: usize,
-    /// (unit, gencode) pairs left out because none of the unit's kernels runs there.
+    /// Those of them that are assembled from another capability's PTX.
+    pub shared_pairs: usize,
+    /// (unit, capability) pairs left out because none of the unit's kernels runs there.
     pub dead_pairs: usize,
 }
 
@@ -146,6 +189,10 @@ pub struct Plan {
     pub natten: String,
     /// How the request reads, for reasons: `preset starter`, or `the whole of build.toml`.
     pub scope: String,
+    /// Which pairs of capabilities share PTX.
+    pub sharing: Sharing,
+    /// Whether what no device can run is left out.
+    pub pruned: bool,
     /// Sections in build.toml's order.
     pub sections: Vec<SectionPlan>,
     /// Units in order of section, family, index.
@@ -185,6 +232,11 @@ pub struct BackendPlan {
 }
 
 impl Plan {
+    /// How many kernels are compiled.
+    pub fn kernels(&self) -> usize {
+        self.units.iter().map(|u| u.kernels.len()).sum()
+    }
+
     /// What was decided about every backend, by name.
     pub fn backends(&self) -> BTreeMap<String, BackendPlan> {
         BACKENDS
@@ -192,8 +244,8 @@ impl Plan {
             .map(|(backend, families)| {
                 let mut capabilities: Vec<String> = Vec::new();
                 for unit in self.units.iter().filter(|u| families.contains(&u.family.as_str())) {
-                    for gencode in &unit.gencodes {
-                        let text = gencode.request().to_string();
+                    for row in unit.capabilities.iter().filter(|c| c.built()) {
+                        let text = row.request.to_string();
                         if !capabilities.contains(&text) {
                             capabilities.push(text);
                         }
@@ -210,19 +262,12 @@ impl Plan {
     fn reason_without(&self, families: &[&str]) -> String {
         for section in &self.sections {
             for (family, decision) in &section.families {
-                if families.contains(&family.as_str()) {
-                    if let Decision::Skip(reason) = decision {
-                        return format!("section {}: {reason}", section.name);
-                    }
-                    return format!("section {}: {}", section.name, self.no_kernel_reason());
+                if let (true, Decision::Skip(reason)) = (families.contains(&family.as_str()), decision) {
+                    return format!("section {}: {reason}", section.name);
                 }
             }
         }
         format!("no section of build.toml lists family {}", families.join(" or "))
-    }
-
-    fn no_kernel_reason(&self) -> String {
-        format!("no kernel is selected by {} for the capabilities of this build", self.scope)
     }
 }
 
@@ -243,6 +288,8 @@ pub fn plan(
         release: variant.release,
         natten: config.natten.clone(),
         scope: scope.text.clone(),
+        sharing: request.sharing,
+        pruned: !request.unpruned,
         sections: Vec::new(),
         units: Vec::new(),
         skips: Vec::new(),
@@ -252,8 +299,9 @@ pub fn plan(
     let asked = Asked { config, variant, known, scope, catalog };
     let mut problems = Vec::new();
     for section in &config.sections {
-        let section_plan = asked.section(section, &mut problems, &mut plan.warnings)?;
+        let mut section_plan = asked.section(section, &mut problems, &mut plan.warnings)?;
         add_units(&mut plan, section, &section_plan, &asked.scope, catalog);
+        settle(&mut section_plan, &plan, &asked.scope);
         plan.sections.push(section_plan);
     }
     if !problems.is_empty() {
@@ -451,10 +499,10 @@ impl Asked<'_> {
                     }
                 }
             };
-            capabilities.push((request, decision));
+            capabilities.push(CapabilityPlan::new(request, decision));
         }
 
-        let any = capabilities.iter().any(|(_, d)| *d == Decision::Build);
+        let any = capabilities.iter().any(CapabilityPlan::built);
         let families = section
             .families
             .iter()
@@ -479,8 +527,8 @@ impl Asked<'_> {
     }
 }
 
-fn no_capability(capabilities: &[(CapabilityRequest, Decision)], scope: &str) -> String {
-    match capabilities.iter().find_map(|(_, d)| if let Decision::Skip(r) = d { Some(r) } else { None }) {
+fn no_capability(capabilities: &[CapabilityPlan], scope: &str) -> String {
+    match capabilities.iter().find_map(|c| if let Decision::Skip(r) = &c.decision { Some(r) } else { None }) {
         Some(reason) => reason.clone(),
         None => format!("none of its capabilities is selected ({scope})"),
     }
@@ -574,14 +622,14 @@ fn add_units(
     scope: &Scope,
     catalog: &'static Catalog,
 ) {
-    let gencodes: Vec<Gencode> = decided.built().into_iter().map(Gencode::of).collect();
-    if gencodes.is_empty() {
+    let requests = decided.built();
+    if requests.is_empty() {
         return;
     }
     for (name, decision) in &decided.families {
         let Some(family) = catalog.family(name) else { continue };
         if *decision == Decision::Build {
-            add_family(plan, section, family, &gencodes, scope);
+            add_family(plan, section, family, &requests, scope);
         }
     }
 }
@@ -590,37 +638,80 @@ fn add_family(
     plan: &mut Plan,
     section: &Section,
     family: &'static Family,
-    gencodes: &[Gencode],
+    requests: &[CapabilityRequest],
     scope: &Scope,
 ) {
+    let rules = Rules { pairs: &section.share, sharing: plan.sharing, prune: plan.pruned };
     for (index, groups) in family.units(scope.policy.units(family)).into_iter().enumerate() {
         let unit = family.unit_name(index);
         let wanted = scope.units.is_empty() || scope.units.contains(&unit);
         let all: Vec<&'static Kernel> = groups.iter().flat_map(|g| &g.kernels).collect();
         let selected: Vec<&'static Kernel> =
             all.iter().copied().filter(|k| wanted && scope.selects(&family.name, k)).collect();
-        let live: Vec<&'static Kernel> =
-            selected.iter().copied().filter(|k| gencodes.iter().any(|g| k.live_on(g.number()))).collect();
-        let alive: Vec<Gencode> =
-            gencodes.iter().filter(|g| live.iter().any(|k| k.live_on(g.number()))).cloned().collect();
+        let live: Vec<&'static Kernel> = selected
+            .iter()
+            .copied()
+            .filter(|k| requests.iter().any(|r| k.live_on(r.capability.number())))
+            .collect();
         plan.counts.canonical_units += 1;
         plan.counts.canonical_kernels += all.len();
         plan.counts.unselected += all.len() - selected.len();
         plan.counts.dead += selected.len() - live.len();
         plan.counts.live += live.len();
-        if live.is_empty() {
+        let kernels = if plan.pruned { live } else { selected };
+        if kernels.is_empty() {
             continue;
         }
-        plan.counts.pairs += alive.len();
-        plan.counts.dead_pairs += gencodes.len() - alive.len();
+        let capabilities = share::unit(requests, &kernels, rules);
+        let count =
+            |wanted: fn(&Decision) -> bool| capabilities.iter().filter(|c| wanted(&c.decision)).count();
+        plan.counts.pairs += count(|d| !matches!(d, Decision::Skip(_)));
+        plan.counts.shared_pairs += count(|d| matches!(d, Decision::Share { .. }));
+        plan.counts.dead_pairs += count(|d| matches!(d, Decision::Skip(_)));
         plan.units.push(UnitPlan {
             name: unit,
             section: section.name.clone(),
             family: family.name.clone(),
-            kernels: live,
-            gencodes: alive,
+            kernels,
+            gencodes: share::gencodes(&capabilities),
+            capabilities,
             flags: section.flags.clone(),
         });
+    }
+}
+
+/// Makes a section's decisions true of its units: what no unit holds is not built, and what units share
+/// is shared.
+fn settle(section: &mut SectionPlan, plan: &Plan, scope: &Scope) {
+    let units: Vec<&UnitPlan> = plan.units.iter().filter(|u| u.section == section.name).collect();
+    for capability in section.capabilities.iter_mut().filter(|c| c.built()) {
+        let rows: Vec<&CapabilityPlan> = units
+            .iter()
+            .flat_map(|u| &u.capabilities)
+            .filter(|c| c.request == capability.request && c.built())
+            .collect();
+        let Some(first) = rows.first() else {
+            capability.decision = Decision::Skip(format!("no selected kernel runs on it ({})", scope.text));
+            continue;
+        };
+        let shares = |row: &&&CapabilityPlan| matches!(row.decision, Decision::Share { .. });
+        let alone = rows.iter().filter(|r| !shares(r)).count();
+        capability.decision = rows.iter().find(shares).unwrap_or(&first).decision.clone();
+        let note = rows.iter().find_map(|r| r.note.as_deref());
+        capability.note = match note {
+            Some(note) if alone < rows.len() => {
+                Some(format!("{alone} of {} units compile it on their own: {note}", rows.len()))
+            }
+            note => note.map(str::to_owned),
+        };
+    }
+    for (family, decision) in section.families.iter_mut().filter(|(_, d)| *d == Decision::Build) {
+        if !units.iter().any(|u| u.family == *family) {
+            *decision = Decision::Skip(format!(
+                "no selected kernel of it runs on a capability of this build ({})",
+                scope.text
+            ));
+        }
     }
 }
 
@@ -688,8 +779,7 @@ fn check_unit_names(plan: &Plan, scope: &Scope, catalog: &'static Catalog) -> an
 /// Warns where newer devices than those planned for will find no code: without plain PTX nothing runs on
 /// a capability of a later major.
 fn note_reach(plan: &mut Plan) {
-    let built: BTreeSet<CapabilityRequest> =
-        plan.units.iter().flat_map(|u| u.gencodes.iter().map(Gencode::request)).collect();
+    let built: BTreeSet<CapabilityRequest> = plan.sections.iter().flat_map(SectionPlan::built).collect();
     plan.warnings.extend(built.iter().filter_map(|request| request.note()));
     let forward = built.iter().any(|r| r.ptx && r.capability.suffix == Suffix::None);
     let newest = built.iter().map(|r| r.capability).max_by_key(|c| c.number());
@@ -707,10 +797,10 @@ fn note_reach(plan: &mut Plan) {
 fn collect_skips(plan: &mut Plan) {
     let mut skips = Vec::new();
     for section in &plan.sections {
-        for (capability, decision) in &section.capabilities {
-            if let Decision::Skip(reason) = decision {
+        for capability in &section.capabilities {
+            if let Decision::Skip(reason) = &capability.decision {
                 skips.push(Skip {
-                    what: format!("capability {}/{capability}", section.name),
+                    what: format!("capability {}/{}", section.name, capability.request),
                     reason: reason.clone(),
                 });
             }

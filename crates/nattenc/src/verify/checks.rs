@@ -5,7 +5,7 @@ use super::device::LARGEST_EMPTY;
 use super::fatbin::{Code, Kind};
 use super::shared::SharedLibrary;
 use super::unit::TableKernel;
-use super::{Check, Finding, Outcome, Row, claims};
+use super::{Check, Finding, KernelCode, Outcome, Row, claims};
 use crate::package::manifest::{Recorded, RecordedUnit};
 use crate::plan::BACKENDS;
 use crate::plan::capability::{Capability, CapabilityRequest};
@@ -129,15 +129,22 @@ pub(super) fn files(dist: &Path, manifest: &Recorded) -> anyhow::Result<Check> {
     Ok(conclude("files", format!("{} files, {}", manifest.files.len(), report::bytes(bytes)), findings))
 }
 
+/// What was found out about the libraries.
+pub(super) struct Found {
+    pub(super) checks: Vec<Check>,
+    pub(super) code: Vec<Row>,
+    pub(super) kernels: Vec<KernelCode>,
+}
+
 /// Everything about the libraries, and the code that is embedded.
 pub(super) fn libraries(
     manifest: &Recorded,
     archive: Option<&Archive>,
     shared: &Result<SharedLibrary, String>,
     exports: &[String],
-) -> (Vec<Check>, Vec<Row>) {
+) -> Found {
     let mut checks = Vec::new();
-    let mut rows = Vec::new();
+    let (mut code, mut kernels) = (Vec::new(), Vec::new());
     match archive {
         Some(archive) => {
             let inside = Inside::new(manifest, archive);
@@ -149,7 +156,7 @@ pub(super) fn libraries(
             checks.push(inside.claims());
             checks.push(inside.registry());
             checks.push(inside.symbols());
-            rows = inside.rows();
+            (code, kernels) = (inside.rows(), inside.kernel_code());
         }
         None => {
             checks.push(conclude(
@@ -172,7 +179,7 @@ pub(super) fn libraries(
             }
         }
     }
-    (checks, rows)
+    Found { checks, code, kernels }
 }
 
 /// The archive beside the manifest.
@@ -414,6 +421,27 @@ impl<'a> Inside<'a> {
             findings.extend(foreign.map(|name| finding(what(name), "nothing of PyTorch", "present")));
         }
         conclude("symbols", format!("{} symbols, none undefined", defined.len()), findings)
+    }
+
+    /// The machine code of each kernel in each image.
+    fn kernel_code(&self) -> Vec<KernelCode> {
+        let mut found = Vec::new();
+        for (unit, member) in self.units() {
+            let Some(Ok(table)) = &member.table else { continue };
+            for (kernel, image) in table.iter().flat_map(|k| images(member).map(move |i| (k, i))) {
+                let (Ok(device), Kind::Elf) = (&image.device, image.code.kind) else { continue };
+                let sizes = kernel.launches.iter().filter_map(|name| *device.kernels.get(name)?);
+                found.push(KernelCode {
+                    unit: label(unit),
+                    kernel: kernel.name.clone(),
+                    capability: image.code.capability.to_string(),
+                    bytes: sizes.clone().sum(),
+                    empty: sizes.max().is_none_or(|size| size <= LARGEST_EMPTY),
+                });
+            }
+        }
+        found.sort();
+        found
     }
 
     /// Claimed and found code, by section and capability.

@@ -87,6 +87,21 @@ pub struct Row {
     pub bytes: u64,
 }
 
+/// A kernel's machine code for one capability.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct KernelCode {
+    /// `core/fna_011`.
+    pub unit: String,
+    /// As the unit's table names it.
+    pub kernel: String,
+    /// The capability of the image.
+    pub capability: String,
+    /// Bytes of its code.
+    pub bytes: u64,
+    /// Whether that is no body: nothing, or the message of a kernel that is for other capabilities.
+    pub empty: bool,
+}
+
 /// What was found out about an artifact.
 #[derive(Debug, Clone, Serialize)]
 pub struct Verdict {
@@ -100,6 +115,9 @@ pub struct Verdict {
     pub checks: Vec<Check>,
     /// The code that is embedded.
     pub code: Vec<Row>,
+    /// The machine code of every kernel, where it is asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<KernelCode>,
 }
 
 /// Checks the artifact at `dist`. Fails with class configuration where there is none.
@@ -119,7 +137,7 @@ pub fn verify(dist: &Path) -> anyhow::Result<Verdict> {
         }
     };
     let mut checks = vec![check];
-    let mut code = Vec::new();
+    let (mut code, mut kernels) = (Vec::new(), Vec::new());
     if let Some(manifest) = &manifest {
         checks.push(checks::files(dist, manifest)?);
         let units: BTreeSet<&str> = manifest.units.iter().map(|u| u.name.as_str()).collect();
@@ -132,13 +150,13 @@ pub fn verify(dist: &Path) -> anyhow::Result<Verdict> {
         };
         let header = fs::read_if_exists(&dist.join("include/natten_kernels.h"))?.unwrap_or_default();
         let exports = link::exports(&String::from_utf8_lossy(&header));
-        let (found, rows) = checks::libraries(manifest, archive.as_ref(), &shared, &exports);
-        checks.extend(found);
-        code = rows;
+        let found = checks::libraries(manifest, archive.as_ref(), &shared, &exports);
+        checks.extend(found.checks);
+        (code, kernels) = (found.code, found.kernels);
     }
     let ok = checks.iter().all(|c| matches!(c.outcome, Outcome::Ok | Outcome::Warning));
     let variant = manifest.map_or_else(String::new, |m| m.variant);
-    Ok(Verdict { schema_version: SCHEMA_VERSION, variant, ok, checks, code })
+    Ok(Verdict { schema_version: SCHEMA_VERSION, variant, ok, checks, code, kernels })
 }
 
 enum Manifest {
@@ -246,6 +264,14 @@ impl Verdict {
                 count(row.ptx_found, row.ptx_claimed),
                 row.kernels,
                 report::bytes(row.bytes)
+            );
+        }
+        for kernel in &self.kernels {
+            let what = if kernel.empty { "  no body" } else { "" };
+            let _ = writeln!(
+                out,
+                "{:<24} {:<6} {:>8} {}{what}",
+                kernel.unit, kernel.capability, kernel.bytes, kernel.kernel
             );
         }
         out

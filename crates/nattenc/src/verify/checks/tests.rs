@@ -107,20 +107,22 @@ fn artifact() -> Artifact {
     }
 }
 
-fn run(artifact: Artifact) -> (Vec<Check>, Vec<Row>) {
+fn run(artifact: Artifact) -> Found {
     let manifest: Recorded = serde_json::from_value(artifact.manifest).unwrap();
     libraries(&manifest, Some(&artifact.archive), &Ok(artifact.shared), &artifact.exports)
 }
 
 #[test]
 fn artifact_as_it_should_be_passes_every_check() {
-    let (checks, rows) = run(artifact());
+    let Found { checks, code: rows, kernels } = run(artifact());
     for check in checks {
         assert_eq!(check.outcome, Outcome::Ok, "{check:?}");
     }
     let row = &rows[0];
     assert_eq!((row.section.as_str(), row.capability.as_str(), rows.len()), ("core", "9.0", 1));
     assert_eq!((row.elf_claimed, row.elf_found, row.ptx_found, row.kernels), (1, 1, 0, 3));
+    let bodies: Vec<_> = kernels.iter().map(|k| (k.kernel.as_str(), k.bytes, k.empty)).collect();
+    assert_eq!(bodies, [("a", 5000, false), ("b", 6000, false), ("old", 256, true)]);
 }
 
 #[test]
@@ -276,7 +278,7 @@ fn every_difference_fails_the_check_that_names_it() {
     for (name, part, change) in rows {
         let mut artifact = artifact();
         change(&mut artifact);
-        let (checks, _) = run(artifact);
+        let checks = run(artifact).checks;
         let check = checks.iter().find(|c| c.name == *name).unwrap();
         assert_eq!(check.outcome, Outcome::Failed, "{name} {part}: {check:?}");
         let findings: Vec<String> = check.findings.iter().map(ToString::to_string).collect();
@@ -290,7 +292,7 @@ fn runtime_library_is_allowed_where_the_manifest_links_it() {
     artifact.manifest["link"]["system"] = json!(["cudart", "dl"]);
     artifact.manifest["needs"]["libraries"] = json!(["libc.so.6", "libcudart.so.13"]);
     artifact.shared.needs.libraries.push("libcudart.so.13".to_owned());
-    let (checks, _) = run(artifact);
+    let checks = run(artifact).checks;
     assert!(checks.iter().all(|c| c.outcome == Outcome::Ok), "{checks:?}");
 }
 
@@ -310,7 +312,7 @@ fn fatbins_near_the_limit_are_a_warning() {
 fn what_cannot_be_read_leaves_its_checks_unchecked_and_never_ok() {
     let artifact = artifact();
     let manifest: Recorded = serde_json::from_value(artifact.manifest).unwrap();
-    let (checks, rows) = libraries(&manifest, None, &Err("cut".to_owned()), &[]);
+    let Found { checks, code: rows, .. } = libraries(&manifest, None, &Err("cut".to_owned()), &[]);
     let failed: Vec<&str> = checks.iter().filter(|c| c.outcome == Outcome::Failed).map(|c| c.name).collect();
     assert_eq!(failed, ["archive", "library"]);
     assert!(checks.iter().all(|c| matches!(c.outcome, Outcome::Failed | Outcome::Unchecked)));
