@@ -471,11 +471,12 @@ fn graph(
         if !dry_runs.contains_key(&args) {
             dry_runs.insert(args.clone(), dry_run(toolkit, &args, setting)?);
         }
-        let object = compile::unit(&mut graph, unit, text, &dry_runs[&args], &programs, table).map_err(|why| {
-            Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
-                .unit(unit.label())
-                .hint("use a toolkit release that `nattenc variants` lists")
-        })?;
+        let object =
+            compile::unit(&mut graph, unit, text, &dry_runs[&args], &programs, table).map_err(|why| {
+                Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
+                    .unit(unit.label())
+                    .hint("use a toolkit release that `nattenc variants` lists")
+            })?;
         objects.push((unit.name.clone(), object));
     }
     let tools = link::Tools {

@@ -11,8 +11,9 @@ mod verify;
 
 use crate::execute::OnFailure;
 use crate::failure::Failure;
+use crate::plan::Request;
 use crate::plan::capability::CapabilityRequest;
-use crate::plan::{Policy, Request};
+use crate::plan::policy::Policy;
 use crate::toolkit::machine;
 use crate::{config, env, report, supply};
 use clap::{Args, Parser, Subcommand};
@@ -90,9 +91,10 @@ pub struct SelectArgs {
     /// Only this translation unit, as fna_011; may be repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub unit: Vec<String>,
-    /// How finely families are split into translation units, as upstream splits them
-    #[arg(long, value_enum, default_value_t)]
-    pub policy: Policy,
+    /// How finely all families are split into translation units: as upstream does, or by cost; build.toml's
+    /// [policy] has the default
+    #[arg(long, value_enum)]
+    pub policy: Option<Policy>,
 }
 
 impl SelectArgs {

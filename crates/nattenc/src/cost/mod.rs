@@ -65,7 +65,11 @@ impl Table {
     /// What a phase takes on the machine that the table was fitted on.
     pub fn cost(&self, phase: Kind, load: &Load<'_>) -> Cost {
         let row = self.row(load.family, phase);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "megabytes, never negative")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "megabytes, never negative"
+        )]
         let memory = (row.memory.of(load) * f64::from(1 << 20)) as u64;
         Cost { cpu: row.cpu.of(load), memory }
     }
@@ -83,7 +87,11 @@ impl Table {
 }
 
 /// Sizes of objects are far below what a float holds exactly.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a size in bytes, never negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a size in bytes, never negative"
+)]
 fn bytes(size: f64) -> u64 {
     size.round() as u64
 }

@@ -149,7 +149,11 @@ mod tests {
             (&mixed, 2, 10, 3.0, 2),
             (&[], 2, 10, 0.0, 0),
         ] {
-            assert_eq!(run(tasks, cores, memory), Outcome { wall, peak_memory: peak }, "{tasks:?} on {cores}");
+            assert_eq!(
+                run(tasks, cores, memory),
+                Outcome { wall, peak_memory: peak },
+                "{tasks:?} on {cores}"
+            );
         }
     }
 

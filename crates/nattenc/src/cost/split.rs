@@ -68,7 +68,11 @@ impl Costs {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a table's numbers are never negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a table's numbers are never negative"
+)]
 fn milliseconds(seconds: f64) -> u64 {
     (seconds * 1000.0).round() as u64
 }

@@ -228,7 +228,8 @@ impl Line {
         let numbers = [line.header, line.kernel, line.dead];
         let factors = line.weights.iter().map(|w| w.1).chain(line.capabilities.iter().map(|c| c.1));
         ensure!(
-            numbers.iter().all(|n| n.is_finite() && *n >= 0.0) && factors.into_iter().all(|f| f.is_finite() && f > 0.0),
+            numbers.iter().all(|n| n.is_finite() && *n >= 0.0)
+                && factors.into_iter().all(|f| f.is_finite() && f > 0.0),
             "a number is negative or not finite"
         );
         Ok(line)
@@ -242,7 +243,8 @@ mod tests {
 
     /// A whole table whose row of fna's cicc is `row`.
     fn with(row: &str) -> String {
-        let mut text = "version = 1\nartifact = { source = \"s\", host = 1, link = 1, bytes = 1 }\n".to_owned();
+        let mut text =
+            "version = 1\nartifact = { source = \"s\", host = 1, link = 1, bytes = 1 }\n".to_owned();
         for family in FAMILIES {
             for phase in PHASES {
                 let row = match (*family, phase) {

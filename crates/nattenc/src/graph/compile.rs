@@ -211,7 +211,8 @@ mod tests {
             flags: vec![],
         };
         let mut graph = Graph::default();
-        let object = unit(&mut graph, &plan, &Arc::from("text"), &dry, &BTreeMap::new(), table().unwrap()).unwrap();
+        let object =
+            unit(&mut graph, &plan, &Arc::from("text"), &dry, &BTreeMap::new(), table().unwrap()).unwrap();
         (graph, object)
     }
 
