@@ -10,6 +10,10 @@ Each --sample is the plan of a build and the history that it left; HISTORY@0.7 s
 same bytes. It prints, per family and phase, how far the fit is off, and how far it is off for units that it
 was not fitted to (each unit left out once). --check writes nothing. Needs python 3.11 and nothing else.
 
+--totals PLAN CSV FAMILIES adds units of which the CPU time of one whole nvcc call is known (columns file, as
+fna/source_56.cu, capability, exit, cpu_s); it is dealt out to the phases in proportion to the table's own
+prediction, so it says much about what sets kernels apart and little about the phases.
+
 A quantity (CPU seconds, memory in MB, bytes) of a phase is
 
     header + capability * sum over live kernels of (kernel * product of weights) + dead * dead kernels
@@ -19,6 +23,7 @@ and near weights of 1.
 """
 
 import argparse
+import csv
 import json
 import math
 import pathlib
@@ -36,7 +41,7 @@ WEIGHTS = {
     "cudafe": ["direction", "rank", "head-dim"],
     "cicc": DEVICE,
     "ptxas": DEVICE,
-    "fatbinary": [],
+    "fatbinary": ["direction", "rank", "dtype"],
     "host": ["direction", "rank", "head-dim"],
 }
 # Kernels cost this phase something.
@@ -121,8 +126,44 @@ def jobs(plan, history, speed, tag):
                 images.append((alive, number(real)))
                 add("ptxas", f"ptxas {label}/{real}", alive, dead, number(real), [])
         add("preprocess", f"preprocess {label}", everything, 0, None, [])
-        for phase, word in [("cudafe", "cudafe++"), ("fatbinary", "fatbinary"), ("host", "host")]:
-            add(phase, f"{word} {label}", everything, 0, None, images)
+        add("cudafe", f"cudafe++ {label}", everything, 0, None, [])
+        # What fatbinary compresses is every image.
+        add("fatbinary", f"fatbinary {label}", [k for alive, _ in images for k in alive], 0, None, [])
+        add("host", f"host {label}", everything, 0, None, images)
+    return found
+
+
+def totals(plan, file, families):
+    """[(family, seconds, {phase: job})] of whole compiles for one capability."""
+    units = {u["name"]: u for u in json.loads(pathlib.Path(plan).read_text())["units"]}
+    found = []
+    for row in csv.DictReader(pathlib.Path(file).read_text().splitlines()):
+        part = re.search(r"(\w+)/source_(\d+)\.cu$", row["file"])
+        unit = units.get(f"{part[1]}_{int(part[2]):03}") if part else None
+        if unit is None or part[1] not in families.split(",") or row["exit"] != "0":
+            continue
+        starts, sm = ranges(part[1]), int(re.match(r"\d+", row["capability"])[0])
+        kernels = [(features(k, part[1]), re.search(r"_sm(\d+)_", k)) for k in unit["kernels"]]
+        alive = [f for f, low in kernels if not low or int(low[1]) <= sm < starts[int(low[1])]]
+        dead = len(kernels) - len(alive)
+        name = f"{file} {part[1]} {part[2]}"
+        found.append((part[1], float(row["cpu_s"]), {
+            phase: Job(name, alive, dead, sm if phase in ("cicc", "ptxas") else None, [], {}) for phase in PHASES
+        }))
+    return found
+
+
+def deal_out(wholes, lines):
+    """Jobs by family and phase, each with the part of its unit's total that the lines say."""
+    found = {}
+    for family, seconds, phases in wholes:
+        predicted = {phase: lines[family, phase].predict(job) for phase, job in phases.items()}
+        # Two preprocessings; that they are alike is all that is known of them.
+        factor = seconds / (sum(predicted.values()) + predicted["preprocess"])
+        for phase, job in phases.items():
+            if phase in ("cudafe", "cicc", "ptxas", "host"):
+                part = Job(job.unit, job.live, job.dead, job.sm, [], {"cpu": predicted[phase] * factor})
+                found.setdefault((family, phase), []).append(part)
     return found
 
 
@@ -148,8 +189,10 @@ class Line:
         start = {
             "header": base.get("header") or typical / 3,
             "kernel": base.get("kernel") or typical / 3 / max(1, statistics.mean(len(j.live) for j in jobs)),
-            "dead": base.get("dead") or typical / 1000,
+            "dead": base.get("dead") or 0.0,
         }
+        # An empty body is a small part of a kernel.
+        start["dead"] = start["dead"] or start["kernel"] / 15
         self.centre = [math.log(max(start.get(n, 1.0), 1e-9)) for n, _ in self.names]
         self.stray = [STRAY_BASE if n in start else STRAY_WEIGHT for n, _ in self.names]
         self.theta = list(self.centre)
@@ -275,14 +318,13 @@ def percent(errors):
     return f"{100 * statistics.median(map(abs, errors)):.1f} %"
 
 
-def left_out(phase, quantity, base, jobs):
-    """Errors for each unit of a fit to the others."""
-    errors = []
-    for unit in sorted({job.unit for job in jobs}):
-        others = [job for job in jobs if job.unit != unit]
-        line = Line(phase, quantity, base, others).fit(others)
+def left_out(table, family, phase, quantity, jobs):
+    """The error for each unit of a fit to the others."""
+    errors, units = [], sorted({job.unit for job in jobs})
+    for unit in units if len(units) > 1 else []:
+        line = fitted(table, family, phase, quantity, [job for job in jobs if job.unit != unit])
         errors += [line.error(job) for job in jobs if job.unit == unit]
-    return errors
+    return percent(errors) if errors else "-"
 
 
 def inline(line):
@@ -297,9 +339,51 @@ def inline(line):
     return "{ " + ", ".join(parts) + " }"
 
 
+def with_totals(found, wholes, table):
+    """The measured jobs, and those that whole compiles are dealt out to; a few rounds settle it."""
+    families, both = sorted({family for family, _, _ in wholes}), found
+    for _ in range(4 if wholes else 0):
+        lines = {}
+        for family in families:
+            for phase in PHASES:
+                if not found.get((family, phase)):
+                    sys.exit(f"fit-costs.py: --totals: no --sample has a {phase} job of {family}")
+                lines[family, phase] = fitted(table, family, phase, "cpu", both[family, phase])
+        dealt = deal_out(wholes, lines)
+        both = {key: jobs + dealt.get(key, []) for key, jobs in found.items()}
+    return both
+
+
+def fitted(table, family, phase, quantity, jobs):
+    return Line(phase, quantity, table["family"][family][phase].get(quantity, {}), jobs).fit(jobs)
+
+
+def rows(table, found, machine):
+    """Every row of the table as text, with a line of errors for those that were fitted."""
+    for family, phases in table["family"].items():
+        for phase in PHASES:
+            row, measured = phases[phase], found.get((family, phase), [])
+            lines = {q: inline(row[q]) for q in ("cpu", "memory", "bytes") if q in row}
+            source, errors = row["source"], []
+            if measured:
+                for quantity in ("cpu", "memory", "bytes"):
+                    has = [job for job in measured if quantity in job.measured]
+                    if has:
+                        line = fitted(table, family, phase, quantity, has)
+                        lines[quantity] = line.text()
+                        errors += [percent([line.error(job) for job in has]), left_out(table, family, phase, quantity, has)]
+                units = len({job.unit for job in measured})
+                where = f", {machine}" if machine else ""
+                source = f"fit to {len(measured)} jobs of {units} units{where}; median error {errors[0]}"
+                print(f"{family:<18} {phase:<10} {len(measured):>5} {units:>5} " + " ".join(f"{e:>9}" for e in errors))
+            yield f"\n[family.{family}.{phase}]\nsource = {json.dumps(source)}"
+            yield from (f"{quantity} = {line}" for quantity, line in lines.items())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", nargs=2, action="append", metavar=("PLAN", "HISTORY"), required=True)
+    parser.add_argument("--totals", nargs=3, action="append", metavar=("PLAN", "CSV", "FAMILIES"), default=[])
     parser.add_argument("--table", type=pathlib.Path, default=ROOT / "templates/cuda/costs.toml")
     parser.add_argument("--machine", default="", help="where the samples were measured, for the rows' source")
     parser.add_argument("--check", action="store_true", help="print the errors, write nothing")
@@ -312,36 +396,12 @@ def main():
             found.setdefault(key, []).extend(measured)
     text = args.table.read_text()
     table = tomllib.loads(text)
-    head = text[: text.index("[family.")]
-    out = [head.rstrip("\n")]
-    print(f"{'family':<18} {'phase':<10} {'jobs':>5} {'units':>5} {'cpu':>8} {'left out':>9} {'memory':>8} {'left out':>9}")
-    for family, phases in table["family"].items():
-        for phase in PHASES:
-            row, measured = phases[phase], found.get((family, phase), [])
-            lines = {q: inline(row[q]) for q in ("cpu", "memory", "bytes") if q in row}
-            source = row["source"]
-            if measured:
-                units = len({job.unit for job in measured})
-                shown = []
-                for quantity in ("cpu", "memory", "bytes"):
-                    has = [job for job in measured if quantity in job.measured]
-                    if not has:
-                        continue
-                    base = row.get(quantity, {})
-                    line = Line(phase, quantity, base, has).fit(has)
-                    lines[quantity] = line.text()
-                    if quantity != "bytes":
-                        shown.append(percent([line.error(job) for job in has]))
-                        shown.append(percent(left_out(phase, quantity, base, has)) if units > 1 else "-")
-                where = f", {args.machine}" if args.machine else ""
-                source = f"fit to {len(measured)} jobs of {units} units{where}; median error {shown[0]}"
-                print(f"{family:<18} {phase:<10} {len(measured):>5} {units:>5} {shown[0]:>8} {shown[1]:>9} {shown[2]:>8} {shown[3]:>9}")
-            out.append(f"\n[family.{family}.{phase}]\nsource = {json.dumps(source)}")
-            out += [f"{quantity} = {line}" for quantity, line in lines.items()]
+    wholes = [whole for sample in args.totals for whole in totals(*sample)]
+    print(f"{'':<18} {'':<10} {'':>5} {'':>5} " + " ".join(f"{q:>9} {'left out':>9}" for q in ("cpu", "memory", "bytes")))
+    out = [text[: text.index("\n[family.")].rstrip("\n"), *rows(table, with_totals(found, wholes, table), args.machine)]
     if not args.check:
         args.table.write_text("\n".join(out) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -52,12 +52,21 @@ impl<'a> Load<'a> {
         Load { family: &unit.family, live: unit.kernels.clone(), dead: 0, sm: None }
     }
 
+    /// fatbinary of a unit, which compresses the code for every capability.
+    pub fn images(unit: &'a UnitPlan) -> Self {
+        let images = unit.gencodes.iter().flat_map(|gencode| {
+            let images = gencode.real.len() + usize::from(gencode.ptx);
+            std::iter::repeat_n(Load::device(unit, gencode, None).live, images).flatten()
+        });
+        Load { family: &unit.family, live: images.collect(), dead: 0, sm: None }
+    }
+
     /// cicc of a unit for a gencode, or with `real` the ptxas for one of the gencode's codes.
     pub fn device(unit: &'a UnitPlan, gencode: &Gencode, real: Option<u16>) -> Self {
         let live: Vec<&Kernel> =
-            unit.kernels.iter().copied().filter(|k| k.live_on(gencode.number())).collect();
+            unit.kernels.iter().copied().filter(|k| k.live_on(gencode.virtual_arch.number())).collect();
         let dead = unit.kernels.len() - live.len();
-        Load { family: &unit.family, live, dead, sm: Some(real.unwrap_or(gencode.number())) }
+        Load { family: &unit.family, live, dead, sm: Some(real.unwrap_or(gencode.virtual_arch.number())) }
     }
 }
 

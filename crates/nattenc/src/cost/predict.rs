@@ -153,7 +153,7 @@ fn jobs(unit: &UnitPlan, table: &Table) -> Vec<(Kind, Cost, Vec<usize>)> {
         }
     }
     let fatbinary = jobs.len();
-    jobs.push((Kind::Fatbinary, table.cost(Kind::Fatbinary, &host), images));
+    jobs.push((Kind::Fatbinary, table.cost(Kind::Fatbinary, &Load::images(unit)), images));
     jobs.push((Kind::Host, table.cost(Kind::Host, &host), vec![cudafe, stub, fatbinary]));
     jobs
 }

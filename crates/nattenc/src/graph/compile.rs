@@ -138,11 +138,12 @@ fn load<'a>(plan: &'a UnitPlan, phase: &Phase) -> Load<'a> {
         plan.gencodes.iter().find(|gencode| match phase.tool {
             Tool::Ptxas => gencode.real.contains(&capability),
             // Preprocessing is told the number alone.
-            _ => gencode.number() == capability.number(),
+            _ => gencode.virtual_arch.number() == capability.number(),
         })
     });
     match gencode {
         Some(gencode) => Load::device(plan, gencode, capability.map(Capability::number)),
+        None if phase.tool == Tool::Fatbinary => Load::images(plan),
         None => Load::host(plan),
     }
 }
