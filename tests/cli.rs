@@ -24,6 +24,7 @@ fn mistakes_on_the_command_line_name_the_thing_and_the_nearest_one() {
         (&["plan", "--select", "familly=fna"], &["--select", "familly", "family"]),
         (&["plan", "--select", "family=fna,dtype=fp16"], &["--select", "fp16", "float16"]),
         (&["plan", "--select", "nonsense"], &["--select", "nonsense"]),
+        (&["plan", "--policy", "finer"], &["--policy", "finer", "default", "fine", "coarse", "balanced"]),
         (&["build", "-j", "0"], &["-j", "\"0\"", "1 or more"]),
         (&["build", "--memory", "12"], &["--memory", "\"12\"", "12G"]),
         (&["plan", "--config", "absent.toml"], &["absent.toml"]),
@@ -155,6 +156,23 @@ fn unit_option_keeps_one_unit_and_names_unknown_ones() {
     assert_eq!(units, ["fna_063"]);
     project.run(&["plan", "--unit", "fna_64"]).check(2, &["--unit", "fna_64", "did you mean \"fna_0"]);
     project.run(&["plan", "--unit", "nothing"]).check(2, &["--unit", "nothing", "nattenc plan --json"]);
+}
+
+#[test]
+fn policy_option_overrides_build_toml() {
+    let project = Project::new();
+    let units = |args: &[&str]| {
+        let run = project.run(&[&["plan", "--family", "hopper_fmha", "--json"], args].concat());
+        run.check(0, &[]);
+        let plan: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+        plan["units"].as_array().unwrap().len()
+    };
+    assert_eq!(units(&[]), 5);
+    project.edit("build.toml", "[section.core]", "[policy]\ndefault = \"coarse\"\n\n[section.core]");
+    assert_eq!(units(&[]), 1);
+    project.edit("build.toml", "default = \"coarse\"", "default = \"coarse\"\nhopper_fmha = \"fine\"");
+    assert_eq!(units(&[]), 10);
+    assert_eq!(units(&["--policy", "default"]), 5);
 }
 
 #[test]

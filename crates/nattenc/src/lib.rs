@@ -4,6 +4,7 @@
 pub mod catalog;
 pub mod cli;
 pub mod config;
+pub mod cost;
 pub mod env;
 pub mod execute;
 pub mod failure;

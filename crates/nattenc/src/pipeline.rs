@@ -5,6 +5,7 @@
 
 use crate::catalog;
 use crate::config::{self, Config, Variant};
+use crate::cost;
 use crate::execute::cache::{Cache, Key};
 use crate::execute::process::{self, CommandLine};
 use crate::execute::{self, How, Limits, Setting};
@@ -461,6 +462,7 @@ fn graph(
 ) -> anyhow::Result<(Graph, link::Ends)> {
     let programs = programs(toolkit)?;
     let host = toolkit.host.path.display().to_string();
+    let table = cost::table()?;
     let mut dry_runs: BTreeMap<Vec<String>, dryrun::DryRun> = BTreeMap::new();
     let mut graph = Graph::default();
     let mut objects: Vec<(String, JobId)> = Vec::new();
@@ -469,11 +471,12 @@ fn graph(
         if !dry_runs.contains_key(&args) {
             dry_runs.insert(args.clone(), dry_run(toolkit, &args, setting)?);
         }
-        let object = compile::unit(&mut graph, unit, text, &dry_runs[&args], &programs).map_err(|why| {
-            Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
-                .unit(unit.label())
-                .hint("use a toolkit release that `nattenc variants` lists")
-        })?;
+        let object =
+            compile::unit(&mut graph, unit, text, &dry_runs[&args], &programs, table).map_err(|why| {
+                Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
+                    .unit(unit.label())
+                    .hint("use a toolkit release that `nattenc variants` lists")
+            })?;
         objects.push((unit.name.clone(), object));
     }
     let tools = link::Tools {

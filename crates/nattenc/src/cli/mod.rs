@@ -11,9 +11,10 @@ mod verify;
 
 use crate::execute::OnFailure;
 use crate::failure::Failure;
+use crate::plan::Request;
 use crate::plan::capability::CapabilityRequest;
+use crate::plan::policy::Policy;
 use crate::plan::share::Sharing;
-use crate::plan::{Policy, Request};
 use crate::toolkit::machine;
 use crate::{config, env, report, supply};
 use clap::{Args, Parser, Subcommand};
@@ -91,9 +92,10 @@ pub struct SelectArgs {
     /// Only this translation unit, as fna_011; may be repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub unit: Vec<String>,
-    /// How finely families are split into translation units, as upstream splits them
-    #[arg(long, value_enum, default_value_t)]
-    pub policy: Policy,
+    /// How finely all families are split into translation units: as upstream does, or by cost; build.toml's
+    /// [policy] has the default
+    #[arg(long, value_enum)]
+    pub policy: Option<Policy>,
     /// Which of build.toml's pairs of capabilities share PTX, one being assembled from the other's:
     /// none, those whose code is proven to be the same, or also those whose code may differ
     #[arg(long, value_enum, default_value_t, value_name = "MODE")]

@@ -20,6 +20,7 @@ pub use variant::{Provider, Redist, Variant, variant, variants};
 use crate::failure::Failure;
 use crate::fs;
 use crate::plan::capability::CapabilityRequest;
+use crate::plan::policy::Policies;
 use place::{Problems, suggestion};
 use read::{At, Table};
 use std::collections::BTreeMap;
@@ -51,6 +52,8 @@ pub struct Config {
     pub default_variant: String,
     /// The release of natten whose sources are built.
     pub natten: String,
+    /// `[policy]`: how families are split into units.
+    pub policies: Policies,
     /// `[section.*]`, in the order of the file.
     pub sections: Vec<Section>,
     /// `[preset.*]`, by name.
@@ -150,7 +153,7 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
     if !read::edition(&root, &mut problems) {
         problems.finish()?;
     }
-    root.only(&["edition", "general", "upstream", "section", "preset"], &mut problems);
+    root.only(&["edition", "general", "upstream", "policy", "section", "preset"], &mut problems);
     let default_variant = required_string(&root, "general", "default-variant", "\"cu130\"", &mut problems);
     let natten = required_string(&root, "upstream", "natten", "\"0.21.7\"", &mut problems);
     if let Some(version) = &natten
@@ -163,6 +166,7 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
     if let Some(word) = &default_variant {
         check::name("default-variant", word, &mut problems);
     }
+    let policies = policies(&root, &mut problems);
     let mut read = Vec::new();
     for (name, table) in root.tables("section", &mut problems) {
         read.push(section(name, &table, &mut problems));
@@ -179,6 +183,7 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
         path: path.to_path_buf(),
         default_variant: default_variant.map(|v| v.value).unwrap_or_default(),
         natten: natten.map(|v| v.value).unwrap_or_default(),
+        policies,
         sections,
         presets,
     })
@@ -197,6 +202,22 @@ fn required_string(
     table.only(&[key], problems);
     table.require(key, &format!("{key} = {example}"), problems);
     table.string(key, problems)
+}
+
+/// `[policy]`: `default`, and families that have a policy of their own.
+fn policies(root: &Table<'_, '_>, problems: &mut Problems<'_>) -> Policies {
+    let mut policies = Policies::default();
+    let Some(table) = root.table("policy", problems) else { return policies };
+    table.only(&[&["default"], FAMILIES].concat(), problems);
+    if let Some(policy) = table.parsed("default", problems) {
+        policies.default = policy.value;
+    }
+    for family in FAMILIES {
+        if let Some(policy) = table.parsed(family, problems) {
+            policies.families.insert((*family).to_owned(), policy.value);
+        }
+    }
+    policies
 }
 
 fn section(

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::failure::{Class, class};
+use crate::plan::policy::Policy;
 
 const PLAIN: &str = r#"edition = 1
 [general]
@@ -53,6 +54,16 @@ fn a_plain_file_is_read_in_its_order() {
 }
 
 #[test]
+fn policies_are_a_default_and_exceptions() {
+    let text =
+        PLAIN.replace("[section.core]", "[policy]\ndefault = \"balanced\"\nfna = \"fine\"\n[section.core]");
+    let policies = read(&text).unwrap().policies;
+    assert_eq!(policies.default, Policy::Balanced);
+    assert_eq!(policies.families, BTreeMap::from([("fna".to_owned(), Policy::Fine)]));
+    assert_eq!(read(PLAIN).unwrap().policies, Policies::default());
+}
+
+#[test]
 fn the_repositorys_own_files_are_read() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let config = load(&root.join("build.toml")).unwrap();
@@ -88,7 +99,7 @@ fn every_single_mistake_names_its_place_and_what_to_write() {
         (
             "[upstream]",
             "[upsteam]",
-            "build.toml:4:2: unknown key \"upsteam\" in build.toml; did you mean \"upstream\"? known: edition general upstream section preset",
+            "build.toml:4:2: unknown key \"upsteam\" in build.toml; did you mean \"upstream\"? known: edition general upstream policy section preset",
         ),
         (
             "cuda-capabilities = [\"9.0a\"]",
@@ -123,6 +134,22 @@ fn every_single_mistake_names_its_place_and_what_to_write() {
             "\"9.0a\"",
             "build.toml:11:21: cuda-capabilities: a list is wanted; write cuda-capabilities = [\"9.0a\"]",
         ),
+        (
+            "[section.core]",
+            "[policy]\ndefault = \"balance\"\n[section.core]",
+            "build.toml:7:11: default: \"balance\" is not a split policy; did you mean \"balanced\"? known: default fine coarse balanced",
+        ),
+        (
+            "[section.core]",
+            "[policy]\nfnaa = \"fine\"\n[section.core]",
+            "build.toml:7:1: unknown key \"fnaa\" in [policy]; did you mean \"fna\"? known: default reference fna fmha",
+        ),
+        (
+            "[section.core]",
+            "[policy]\nfna = 8\n[section.core]",
+            "build.toml:7:7: fna: 8 is an integer where a string is wanted; write \"8\" in quotes",
+        ),
+        ("edition = 1", "edition = 1\npolicy = \"fine\"", "\"policy\" is a table; write it as [policy]"),
         ("[\"9.0a\"]", "[]", "build.toml:11:21: [section.hopper]: cuda-capabilities is empty"),
         (
             "[\"9.0a\"]",

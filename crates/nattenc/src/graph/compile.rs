@@ -2,8 +2,10 @@
 //! cudafe++, fatbinary and host compile per unit.
 
 use super::dryrun::{DryRun, Phase, Tool};
-use super::{Cost, Graph, Input, Job, JobId, Kind, Source, Tree};
+use super::{Graph, Input, Job, JobId, Kind, Source, Tree};
+use crate::cost::{Load, Table};
 use crate::plan::UnitPlan;
+use crate::plan::capability::Capability;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -46,29 +48,6 @@ pub fn nvcc_args(unit: &UnitPlan, compress: &[&str], host: &str) -> Vec<String> 
     args
 }
 
-/// What a phase of a unit takes before anything is known of it. Measured torch-free with nvcc 13.0 on a
-/// 2-core machine, one unit per kind of family; the store's history replaces these after the first run.
-fn estimate(tool: Tool, family: &str, kernels: usize) -> Cost {
-    // CPU seconds per kernel and for the headers alone, then megabytes.
-    let tensor_core = family.starts_with("hopper") || family.starts_with("blackwell");
-    let (per_kernel, fixed, megabytes) = match (tool, tensor_core) {
-        (Tool::Preprocess, false) => (0.0, 0.5, 120),
-        (Tool::Preprocess, true) => (0.0, 1.3, 200),
-        (Tool::Cudafe, false) => (0.02, 1.6, 700),
-        (Tool::Cudafe, true) => (0.3, 3.3, 3000),
-        (Tool::Cicc, false) => (1.5, 2.0, 1000),
-        (Tool::Cicc, true) => {
-            (4.0, 4.0, if family.starts_with("blackwell") || family.contains("bwd") { 10_500 } else { 7_600 })
-        }
-        (Tool::Ptxas, false) => (0.4, 0.1, 350),
-        (Tool::Ptxas, true) => (0.5, 0.1, 600),
-        (Tool::Fatbinary, _) => (0.0, 0.3, 150),
-        (Tool::HostCompile, false) => (0.1, 3.0, 450),
-        (Tool::HostCompile, true) => (0.3, 8.0, 2500),
-    };
-    Cost { cpu: fixed + per_kernel * kernels as f64, memory: megabytes << 20 }
-}
-
 /// Adds a unit's jobs to the graph; returns the job that writes its object, `unit.o`.
 ///
 /// `tools` gives, by name, the program that a phase's bare tool name stands for, relative to the
@@ -79,6 +58,7 @@ pub fn unit(
     text: &Arc<str>,
     dry: &DryRun,
     tools: &BTreeMap<String, String>,
+    table: &Table,
 ) -> Result<JobId, String> {
     let scratch = plan.name.clone();
     let mut made: BTreeMap<String, (JobId, usize)> = BTreeMap::new();
@@ -126,7 +106,7 @@ pub fn unit(
             outputs: outputs.clone(),
             trees,
             depfile,
-            estimate: estimate(phase.tool, &plan.family, plan.kernels.len()),
+            estimate: table.cost(kind, &load(plan, phase)),
         });
         for (index, name) in outputs.into_iter().enumerate() {
             made.insert(name, (id, index));
@@ -151,8 +131,33 @@ fn hidden_reads(dry: &DryRun) -> Vec<String> {
     stub.into_iter().chain(fatbin).collect()
 }
 
+/// What the phase works on, for the cost table: its kernels, and the gencode that they are compiled for.
+fn load<'a>(plan: &'a UnitPlan, phase: &Phase) -> Load<'a> {
+    let capability = architecture(phase).and_then(|arch| Capability::from_nvcc(&arch));
+    let gencode = capability.and_then(|capability| {
+        plan.gencodes.iter().find(|gencode| match phase.tool {
+            Tool::Ptxas => gencode.real.contains(&capability),
+            // Preprocessing is told the number alone.
+            _ => gencode.virtual_arch.number() == capability.number(),
+        })
+    });
+    match gencode {
+        Some(gencode) => Load::device(plan, gencode, capability.map(Capability::number)),
+        None if phase.tool == Tool::Fatbinary => Load::images(plan),
+        None => Load::host(plan),
+    }
+}
+
 fn label(plan: &UnitPlan, phase: &Phase) -> String {
-    let arch = match phase.tool {
+    match architecture(phase) {
+        Some(arch) => format!("{}/{arch}", plan.label()),
+        None => plan.label(),
+    }
+}
+
+/// What a phase compiles for, as nvcc spells it; `None` where it is the host.
+fn architecture(phase: &Phase) -> Option<String> {
+    match phase.tool {
         Tool::Cicc => phase.after("-arch").map(str::to_owned),
         Tool::Ptxas => phase.args.iter().find_map(|a| a.strip_prefix("-arch=")).map(str::to_owned),
         Tool::Preprocess => phase
@@ -162,10 +167,6 @@ fn label(plan: &UnitPlan, phase: &Phase) -> String {
             .and_then(|a| a.parse::<u32>().ok())
             .map(|arch| format!("compute_{}", arch / 10)),
         Tool::Cudafe | Tool::Fatbinary | Tool::HostCompile => None,
-    };
-    match arch {
-        Some(arch) => format!("{}/{arch}", plan.label()),
-        None => plan.label(),
     }
 }
 
@@ -191,6 +192,7 @@ fn arguments(phase: &Phase, plan: &UnitPlan, depfile: Option<&str>) -> Vec<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::table;
     use crate::graph::dryrun;
     use crate::plan::capability::CapabilityRequest;
     use crate::plan::gencode::Gencode;
@@ -211,7 +213,8 @@ mod tests {
             flags: vec![],
         };
         let mut graph = Graph::default();
-        let object = unit(&mut graph, &plan, &Arc::from("text"), &dry, &BTreeMap::new()).unwrap();
+        let object =
+            unit(&mut graph, &plan, &Arc::from("text"), &dry, &BTreeMap::new(), table().unwrap()).unwrap();
         (graph, object)
     }
 

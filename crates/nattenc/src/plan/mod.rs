@@ -6,6 +6,7 @@
 pub mod capability;
 pub mod describe;
 pub mod gencode;
+pub mod policy;
 pub mod share;
 #[cfg(test)]
 mod tests;
@@ -16,31 +17,9 @@ use crate::config::{CapabilityEntry, Config, Preset, Release, Section, Selector,
 use crate::failure::Failure;
 use capability::{Capability, CapabilityRequest, Suffix, Support};
 use gencode::Gencode;
+use policy::{Policies, Policy};
 use share::{Rules, Sharing};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How finely families are split into units. The same kernels in the same order, whatever the policy.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Policy {
-    /// Upstream's default.
-    #[default]
-    Default,
-    /// Upstream's finer split: shorter critical path, less memory per compiler, more header parsing.
-    Fine,
-    /// Upstream's coarser split.
-    Coarse,
-}
-
-impl Policy {
-    /// How many units a family is split into.
-    fn units(self, family: &Family) -> usize {
-        match self {
-            Policy::Default => family.splits.default,
-            Policy::Fine => family.splits.fine,
-            Policy::Coarse => family.splits.coarse,
-        }
-    }
-}
 
 /// What the command line narrows a build to. `None` and empty mean: everything.
 #[derive(Debug, Clone, Default)]
@@ -57,8 +36,8 @@ pub struct Request {
     pub select: Vec<Selector>,
     /// Translation units by name, all where empty.
     pub units: Vec<String>,
-    /// How finely families are split.
-    pub policy: Policy,
+    /// How finely families are split, instead of what build.toml says.
+    pub policy: Option<Policy>,
     /// Which pairs of capabilities share PTX.
     pub sharing: Sharing,
     /// Whether every unit is compiled for every capability, dead kernels too, as upstream does.
@@ -300,7 +279,7 @@ pub fn plan(
     let mut problems = Vec::new();
     for section in &config.sections {
         let mut section_plan = asked.section(section, &mut problems, &mut plan.warnings)?;
-        add_units(&mut plan, section, &section_plan, &asked.scope, catalog);
+        add_units(&mut plan, section, &section_plan, &asked.scope, catalog)?;
         settle(&mut section_plan, &plan, &asked.scope);
         plan.sections.push(section_plan);
     }
@@ -336,7 +315,7 @@ struct Scope {
     capabilities: Option<Vec<CapabilityRequest>>,
     select: Vec<Selector>,
     units: Vec<String>,
-    policy: Policy,
+    policies: Policies,
     text: String,
 }
 
@@ -393,15 +372,9 @@ impl Scope {
             }
         }
         let text = if parts.is_empty() { "the whole of build.toml".to_owned() } else { parts.join(" with ") };
-        Ok(Scope {
-            sections,
-            families,
-            capabilities,
-            select,
-            units: request.units.clone(),
-            policy: request.policy,
-            text,
-        })
+        let policies = request.policy.map_or_else(|| config.policies.clone(), Policies::only);
+        let units = request.units.clone();
+        Ok(Scope { sections, families, capabilities, select, units, policies, text })
     }
 
     fn selects(&self, family: &str, kernel: &Kernel) -> bool {
@@ -621,17 +594,18 @@ fn add_units(
     decided: &SectionPlan,
     scope: &Scope,
     catalog: &'static Catalog,
-) {
+) -> anyhow::Result<()> {
     let requests = decided.built();
     if requests.is_empty() {
-        return;
+        return Ok(());
     }
     for (name, decision) in &decided.families {
         let Some(family) = catalog.family(name) else { continue };
         if *decision == Decision::Build {
-            add_family(plan, section, family, &requests, scope);
+            add_family(plan, section, family, &requests, scope)?;
         }
     }
+    Ok(())
 }
 
 fn add_family(
@@ -640,9 +614,9 @@ fn add_family(
     family: &'static Family,
     requests: &[CapabilityRequest],
     scope: &Scope,
-) {
+) -> anyhow::Result<()> {
     let rules = Rules { pairs: &section.share, sharing: plan.sharing, prune: plan.pruned };
-    for (index, groups) in family.units(scope.policy.units(family)).into_iter().enumerate() {
+    for (index, groups) in scope.policies.of(&family.name).split(family)?.into_iter().enumerate() {
         let unit = family.unit_name(index);
         let wanted = scope.units.is_empty() || scope.units.contains(&unit);
         let all: Vec<&'static Kernel> = groups.iter().flat_map(|g| &g.kernels).collect();
@@ -678,6 +652,7 @@ fn add_family(
             flags: section.flags.clone(),
         });
     }
+    Ok(())
 }
 
 /// Makes a section's decisions true of its units: what no unit holds is not built, and what units share
@@ -755,13 +730,12 @@ fn check_unit_names(plan: &Plan, scope: &Scope, catalog: &'static Catalog) -> an
     if scope.units.is_empty() {
         return Ok(());
     }
-    let names: Vec<String> = plan
-        .sections
-        .iter()
-        .flat_map(|s| s.families.iter())
-        .filter_map(|(name, _)| catalog.family(name))
-        .flat_map(|f| (0..f.units(scope.policy.units(f)).len()).map(|index| f.unit_name(index)))
-        .collect();
+    let mut names: Vec<String> = Vec::new();
+    let listed = plan.sections.iter().flat_map(|s| s.families.iter());
+    for family in listed.filter_map(|(name, _)| catalog.family(name)) {
+        let count = scope.policies.of(&family.name).split(family)?.len();
+        names.extend((0..count).map(|index| family.unit_name(index)));
+    }
     match scope.units.iter().find(|unit| !names.contains(unit)) {
         None => Ok(()),
         Some(unit) => {
