@@ -99,6 +99,25 @@ pub fn rename(from: &Path, to: &Path) -> anyhow::Result<()> {
     std::fs::rename(from, to).map_err(|e| failed(&format!("rename to {}", to.display()), from, &e))
 }
 
+/// Puts directory `new` in the place of `at` by one rename; what was there lies at `new` afterwards, where
+/// there was something. On a file system that cannot exchange two names, `at` is `aside` for a moment.
+pub fn exchange(new: &Path, at: &Path, aside: &Path) -> anyhow::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::io::Errno;
+    if !at.exists() {
+        return rename(new, at);
+    }
+    match renameat_with(CWD, new, CWD, at, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(()),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV) => {
+            rename(at, aside)?;
+            rename(new, at)?;
+            rename(aside, new)
+        }
+        Err(e) => Err(failed(&format!("exchange with {}", new.display()), at, &e.into())),
+    }
+}
+
 /// Copies a file's bytes and permissions.
 pub fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     if let Some(parent) = to.parent() {

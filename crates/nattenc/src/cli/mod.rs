@@ -64,7 +64,7 @@ pub enum Command {
     Verify(verify::VerifyArgs),
     /// Remove what builds left: build/VARIANT and dist/VARIANT
     Clean(clean::CleanArgs),
-    /// Compare the kernel tables with natten's own generators
+    /// Render every unit, record it in autogen.lock, and compare with natten's own generators
     Regen(regen::RegenArgs),
 }
 

@@ -73,7 +73,7 @@ struct Row<'a> {
 }
 
 /// Identifiers and numbers, string literals, and single characters of everything else but comments.
-fn tokens(text: &str) -> Vec<&str> {
+pub(super) fn tokens(text: &str) -> Vec<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -113,7 +113,7 @@ fn string_length(text: &str) -> usize {
 }
 
 /// Tokens as text: words apart, a blank after a comma.
-fn join(tokens: &[&str]) -> String {
+pub(super) fn join(tokens: &[&str]) -> String {
     let ends_word = |text: &str| text.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     let mut text = String::new();
     for token in tokens {
@@ -126,7 +126,7 @@ fn join(tokens: &[&str]) -> String {
 }
 
 /// How many tokens the bracket that `tokens` start with reaches over, itself and its partner included.
-fn bracket(tokens: &[&str]) -> anyhow::Result<usize> {
+pub(super) fn bracket(tokens: &[&str]) -> anyhow::Result<usize> {
     let mut depth = 0_usize;
     for (index, token) in tokens.iter().enumerate() {
         match *token {
@@ -142,7 +142,7 @@ fn bracket(tokens: &[&str]) -> anyhow::Result<usize> {
 }
 
 /// As [`bracket`], of braces and parentheses alone: a body has comparisons in it.
-fn body_length(tokens: &[&str]) -> anyhow::Result<usize> {
+pub(super) fn body_length(tokens: &[&str]) -> anyhow::Result<usize> {
     let mut depth = 0_usize;
     for (index, token) in tokens.iter().enumerate() {
         match *token {
@@ -253,7 +253,7 @@ fn rows<'a>(tokens: &'a [&'a str]) -> anyhow::Result<Vec<Row<'a>>> {
 }
 
 /// Splits at the commas that are in no bracket.
-fn arguments(tokens: &[&str]) -> anyhow::Result<Vec<String>> {
+pub(super) fn arguments(tokens: &[&str]) -> anyhow::Result<Vec<String>> {
     let mut arguments = vec![Vec::new()];
     let mut at = 0;
     while at < tokens.len() {

@@ -2,19 +2,17 @@
 //! our tables and templates make: every entry point's name, template arguments and guard, and the
 //! unit that holds it. Upstream's text stays in a temporary directory.
 
+use super::canonical::{self, POLICIES, units};
 use super::entries::{self, Entry};
 use crate::catalog::{self, Catalog, Family};
 use crate::execute::process::{self, CommandLine};
 use crate::failure::Failure;
-use crate::generate::{self, Unit};
+use crate::generate;
 use crate::{env, fs};
 use anyhow::Context;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-
-/// Upstream's split policies.
-pub const POLICIES: [&str; 3] = ["default", "fine", "coarse"];
 
 /// What a comparison came to.
 #[derive(Debug, Serialize)]
@@ -133,14 +131,6 @@ fn families(
     differences.extend(ours.difference(&theirs).map(|name| format!("family {name}: upstream has none")));
 }
 
-fn units(family: &Family, policy: &str) -> usize {
-    match policy {
-        "fine" => family.splits.fine,
-        "coarse" => family.splits.coarse,
-        _ => family.splits.default,
-    }
-}
-
 /// Reads the split policies out of setup.py, which cannot be run: it imports torch.
 const SPLITS: &str = "
 import ast, json, sys
@@ -195,12 +185,7 @@ fn upstream(
 /// What our templates make of a family, read back from the text that would be compiled.
 fn rendered(family: &Family, count: usize) -> anyhow::Result<Vec<Vec<Entry>>> {
     let unit = |(index, groups): (usize, Vec<&catalog::Group>)| {
-        let unit = Unit {
-            name: family.unit_name(index),
-            family: &family.name,
-            kernels: groups.iter().flat_map(|group| &group.kernels).collect(),
-            codes: Vec::new(),
-        };
+        let unit = canonical::unit(family, index, &groups);
         entries::ours(&generate::unit(&unit)?).with_context(|| format!("our unit {}", unit.name))
     };
     family.units(count).into_iter().enumerate().map(unit).collect()
