@@ -127,6 +127,18 @@ pub fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Hard link where the file system allows it, else a copy.
+pub fn link_or_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if let Some(parent) = to.parent() {
+        create_dir(parent)?;
+    }
+    if std::fs::hard_link(from, to).is_err() {
+        remove_file(to)?;
+        copy(from, to)?;
+    }
+    Ok(())
+}
+
 /// A symbolic link at `at` that points to `target`; replaces one that points elsewhere. Safe beside
 /// others that make the same link: there is no moment without it.
 pub fn symlink(target: &Path, at: &Path) -> anyhow::Result<()> {

@@ -273,7 +273,7 @@ mod tests {
             flags: vec![],
         };
         let mut graph = Graph::default();
-        unit(&mut graph, &plan, &Arc::from("text"), &dry, &BTreeMap::new()).unwrap();
+        unit(&mut graph, &plan, &Arc::from("text"), &dry, &BTreeMap::new(), table().unwrap()).unwrap();
         let of = |kind: Kind| -> Vec<&Job> { graph.jobs().iter().filter(|j| j.kind == kind).collect() };
         let labels: Vec<&str> = of(Kind::Ptxas).iter().map(|j| j.label.as_str()).collect();
         let sm = ["core/fna_011/sm_80", "core/fna_011/sm_90", "core/fna_011/sm_100", "core/fna_011/sm_120"];
