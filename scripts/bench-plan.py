@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""What pruning and PTX sharing save: CPU seconds of the core section, measured on a sample of its units.
+
+Three builds of the same units for 8.0, 9.0, 10.0 and 12.0, each with an empty cache of its own: everything
+for every capability, as upstream compiles it (--no-prune --no-share); with pruning and `identical` sharing,
+which is nattenc's default; with `valid` sharing too. The sample stands for the whole section: units of one
+family, direction and liveness are alike, and each such group counts by what upstream's files in it cost
+(COSTS, a table file,capability,exit,wall_s,cpu_s,… of one capability) where that is known, else by its units.
+
+  scripts/bench-plan.py --nattenc target/release/nattenc --costs COSTS -j 2 -- --offline
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CAPABILITIES = "8.0,9.0,10.0,12.0"
+BUILDS = {
+    "all": ["--no-prune", "--no-share"],
+    "identical": ["--share", "identical"],
+    "valid": ["--share", "valid"],
+}
+SAMPLE = (
+    "reference_000 fna_000 fna_004 fna_008 fna_013 fna_022 fna_031 fna_034 fna_038 fna_050 fna_061 "
+    "fmha_000 fmha_003 fmha_005 token_permute_000 compute_delta_000"
+).split()  # fmt: skip
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nattenc", default="nattenc", help="the nattenc to measure (default: on PATH)")
+    parser.add_argument("--variant", default="cu130")
+    parser.add_argument("--costs", type=Path, help="costs of upstream's files, to weight the groups by")
+    parser.add_argument("--unit", default=",".join(SAMPLE), help="the sample, joined by commas")
+    parser.add_argument("--work", type=Path, default=ROOT / "target" / "bench-plan", help="emptied at the start")
+    parser.add_argument("--store", type=Path, default=Path(os.environ.get("NATTENC_HOME", "~/.cache/nattenc")).expanduser(),
+                        help="where fetched files are, for --offline")  # fmt: skip
+    parser.add_argument("-j", default="2", help="compilers side by side")
+    parser.add_argument("rest", nargs="*", help="further options of nattenc build, after --")
+    return parser.parse_args()
+
+
+def plan(args, *more):
+    command = [args.nattenc, "plan", "--variant", args.variant, "--section", "core", "--capability", CAPABILITIES, "--json"]
+    run = subprocess.run([*command, *more], cwd=ROOT, check=True, capture_output=True, text=True)
+    return {unit["name"]: unit for unit in json.loads(run.stdout)["units"]}
+
+
+def measure(args, name):
+    """CPU seconds by unit of one build."""
+    home = args.work / name
+    (home / "blobs").parent.mkdir(parents=True)
+    shutil.copytree(args.store / "blobs", home / "blobs")
+    command = [
+        args.nattenc, "build", "--variant", args.variant, "--capability", CAPABILITIES, "--unit", args.unit,
+        "--dist", args.work / f"dist-{name}", "-j", args.j, *BUILDS[name], *args.rest,
+    ]  # fmt: skip
+    with open(args.work / f"{name}.log", "w") as log:
+        environment = {**os.environ, "NATTENC_HOME": str(home)}
+        subprocess.run([str(word) for word in command], cwd=ROOT, env=environment, stdout=log, stderr=log, check=True)
+    seconds = {}
+    for label, cost in json.loads((home / "history.json").read_text()).items():
+        found = re.search(r" core/([a-z_]+_\d+)(/|$)", label)
+        if found:
+            seconds[found[1]] = seconds.get(found[1], 0) + cost["cpu"]
+    return seconds
+
+
+def main():
+    args = options()
+    shutil.rmtree(args.work, ignore_errors=True)
+    args.work.mkdir(parents=True)
+    canonical, live = plan(args, "--no-prune"), plan(args)
+    upstream = {}
+    if args.costs:
+        for row in csv.DictReader(open(args.costs)):
+            found = re.search(r"cuda/([a-z_]+)/source_(\d+)\.cu", row["file"])
+            if found:
+                upstream[f"{found[1]}_{int(found[2]):03}"] = float(row["cpu_s"])
+
+    def group(unit):
+        family = unit.rsplit("_", 1)[0]
+        kernels = canonical[unit]["kernels"]
+        names = [kernel if isinstance(kernel, str) else kernel["name"] for kernel in kernels]
+        return family, "backward" if "backward" in names[0] else "forward", "live" if unit in live else "dead"
+
+    sample = args.unit.split(",")
+    groups = {}
+    for unit in canonical:
+        groups.setdefault(group(unit), []).append(unit)
+    missing = [key for key in groups if not any(group(unit) == key for unit in sample)]
+    measured = {name: measure(args, name) for name in BUILDS}
+
+    print(f"{'unit':<20} {'':<6}" + "".join(f"{name + ', s':>14}" for name in BUILDS))
+    for unit in sample:
+        print(f"{unit:<20} {group(unit)[2]:<6}" + "".join(f"{measured[name].get(unit, 0):>14.1f}" for name in BUILDS))
+    sums = {name: sum(values.get(unit, 0) for unit in sample) for name, values in measured.items()}
+    print(f"{'sample':<27}" + "".join(f"{sums[name]:>14.1f}" for name in BUILDS))
+
+    whole = dict.fromkeys(BUILDS, 0.0)
+    for key, units in groups.items():
+        inside = [unit for unit in sample if group(unit) == key]
+        if not inside:
+            continue
+        known = all(unit in upstream for unit in units)
+        weight = sum(upstream[u] for u in units) / sum(upstream[u] for u in inside) if known else len(units) / len(inside)
+        for name in BUILDS:
+            whole[name] += weight * sum(measured[name].get(unit, 0) for unit in inside)
+    print(f"{'whole core section':<27}" + "".join(f"{whole[name]:>14.0f}" for name in BUILDS))
+    print(f"{'ratio':<27}" + "".join(f"{whole[name] / whole['all']:>14.3f}" for name in BUILDS))
+    for key in missing:
+        print(f"not in the sample, left out of the whole: {' '.join(key)}: {len(groups[key])} units")
+
+
+if __name__ == "__main__":
+    main()
