@@ -6,6 +6,7 @@
 pub mod capability;
 pub mod describe;
 pub mod gencode;
+pub mod sample;
 pub mod share;
 #[cfg(test)]
 mod tests;
