@@ -3,6 +3,10 @@
 //! configuration and request, then toolkit and sources, then plan, generated text, graph, execution,
 //! artifact.
 
+mod share;
+
+pub use share::{Proof, ProofOptions, prove_sharing};
+
 use crate::catalog;
 use crate::config::{self, Config, Variant};
 use crate::cost;
@@ -22,6 +26,7 @@ use crate::report::{self, Reporter};
 use crate::supply::{self, Ready};
 use crate::toolkit::{self, Cudart, Surroundings, Toolkit};
 use crate::verify;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -310,20 +315,29 @@ fn render(plan: &Plan, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Te
     }
     let registry: Arc<str> = Arc::from(generate::registry(&units, &info, &reasons)?);
     files.insert(build_dir.join("src/registry.cpp"), Arc::clone(&registry));
-    let mut key = Key::new("support");
     let mut sources = vec![("registry.cpp".to_owned(), registry)];
     for (name, text) in generate::support_files() {
-        key.add(name, text);
-        files.insert(build_dir.join("inc").join(name), Arc::from(*text));
         if generate::host_sources().contains(name) {
             sources.push(((*name).to_owned(), Arc::from(*text)));
         }
+    }
+    let support_digest = lay_out(build_dir, files)?;
+    Ok(Texts { units: texts, sources, support_digest })
+}
+
+/// Makes a build directory hold these files and our own headers, and nothing else of either kind. Returns
+/// the digest of the headers.
+fn lay_out(build_dir: &Path, mut files: BTreeMap<PathBuf, Arc<str>>) -> anyhow::Result<String> {
+    let mut key = Key::new("support");
+    for (name, text) in generate::support_files() {
+        key.add(name, text);
+        files.insert(build_dir.join("inc").join(name), Arc::from(*text));
     }
     for (path, text) in &files {
         fs::write_if_changed(path, text.as_bytes())?;
     }
     remove_others(build_dir, &files)?;
-    Ok(Texts { units: texts, sources, support_digest: key.finish() })
+    Ok(key.finish())
 }
 
 /// Takes away what an earlier render left and this one no longer has: a header that is gone must not be found.
@@ -394,10 +408,8 @@ fn compression(toolkit: &Toolkit) -> Vec<&'static str> {
     }
 }
 
-/// One tiny compile before any unit, and one per section with flags of its own; each once per toolkit and
-/// host compiler.
-fn probe(
-    plan: &Plan,
+/// One tiny compile before any unit, once per toolkit and host compiler.
+fn probe_toolkit(
     toolkit: &Toolkit,
     setting: &Setting<'_>,
     surroundings: &Surroundings,
@@ -406,7 +418,18 @@ fn probe(
     once("probe", &[], setting, || {
         fs::create_dir(&scratch)?;
         toolkit::probe(toolkit, &scratch, surroundings)
-    })?;
+    })
+}
+
+/// As [`probe_toolkit`], and one more per section with flags of its own.
+fn probe(
+    plan: &Plan,
+    toolkit: &Toolkit,
+    setting: &Setting<'_>,
+    surroundings: &Surroundings,
+) -> anyhow::Result<()> {
+    probe_toolkit(toolkit, setting, surroundings)?;
+    let scratch = setting.scratch.join("probe");
     let flags: BTreeMap<&str, &[String]> = plan
         .units
         .iter()
@@ -463,20 +486,16 @@ fn graph(
     let programs = programs(toolkit)?;
     let host = toolkit.host.path.display().to_string();
     let table = cost::table()?;
-    let mut dry_runs: BTreeMap<Vec<String>, dryrun::DryRun> = BTreeMap::new();
+    let mut dry_runs = DryRuns::new();
     let mut graph = Graph::default();
     let mut objects: Vec<(String, JobId)> = Vec::new();
     for (unit, text) in plan.units.iter().zip(&texts.units) {
-        let args = compile::nvcc_args(unit, &compression(toolkit), &host);
-        if !dry_runs.contains_key(&args) {
-            dry_runs.insert(args.clone(), dry_run(toolkit, &args, setting)?);
-        }
-        let object =
-            compile::unit(&mut graph, unit, text, &dry_runs[&args], &programs, table).map_err(|why| {
-                Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
-                    .unit(unit.label())
-                    .hint("use a toolkit release that `nattenc variants` lists")
-            })?;
+        let dry = unit_dry_run(&mut dry_runs, unit, toolkit, setting)?;
+        let object = compile::unit(&mut graph, unit, text, dry, &programs, table).map_err(|why| {
+            Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
+                .unit(unit.label())
+                .hint("use a toolkit release that `nattenc variants` lists")
+        })?;
         objects.push((unit.name.clone(), object));
     }
     let tools = link::Tools {
@@ -518,6 +537,26 @@ fn programs(toolkit: &Toolkit) -> anyhow::Result<BTreeMap<String, String>> {
         }
     }
     Ok(programs)
+}
+
+/// Dry runs by the arguments of nvcc: units with the same flags and gencodes have the same.
+type DryRuns = BTreeMap<Vec<String>, dryrun::DryRun>;
+
+/// The dry run of a unit, one of those that were made already if it can be.
+fn unit_dry_run<'a>(
+    known: &'a mut DryRuns,
+    unit: &plan::UnitPlan,
+    toolkit: &Toolkit,
+    setting: &Setting<'_>,
+) -> anyhow::Result<&'a dryrun::DryRun> {
+    let args = compile::nvcc_args(unit, &compression(toolkit), &toolkit.host.path.display().to_string());
+    Ok(match known.entry(args) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => {
+            let dry = dry_run(toolkit, entry.key(), setting)?;
+            entry.insert(dry)
+        }
+    })
 }
 
 /// nvcc's own account of what it would run; kept in the cache.

@@ -238,7 +238,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Fetch(args) => fetch::run(&open()?, args),
         Command::Variants(args) => variants::run(&open()?, args),
         Command::Doctor(args) => doctor::run(&open()?, args),
-        Command::Verify(args) => verify::run(args),
+        Command::Verify(args) => verify::run(open, args),
         Command::Clean(args) => clean::run(&open()?, args),
         Command::Regen(args) => regen::run(&open()?, args),
     }

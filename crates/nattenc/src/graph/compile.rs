@@ -60,10 +60,40 @@ pub fn unit(
     tools: &BTreeMap<String, String>,
     table: &Table,
 ) -> Result<JobId, String> {
+    match phases(graph, plan, text, dry, tools, table, |_| true)?.last() {
+        Some(id) if graph.jobs()[*id].kind == Kind::Host => Ok(*id),
+        _ => Err("the dry run does not end with a host compile".to_owned()),
+    }
+}
+
+/// Adds the jobs that make a unit's PTX and cubins, as [`unit`] does, and none of those after them.
+/// Returns them all.
+pub fn device(
+    graph: &mut Graph,
+    plan: &UnitPlan,
+    text: &Arc<str>,
+    dry: &DryRun,
+    tools: &BTreeMap<String, String>,
+    table: &Table,
+) -> Result<Vec<JobId>, String> {
+    let before_fatbin = |tool| !matches!(tool, Tool::Fatbinary | Tool::HostCompile);
+    phases(graph, plan, text, dry, tools, table, before_fatbin)
+}
+
+/// Adds the jobs of the phases that are wanted, and returns them.
+fn phases(
+    graph: &mut Graph,
+    plan: &UnitPlan,
+    text: &Arc<str>,
+    dry: &DryRun,
+    tools: &BTreeMap<String, String>,
+    table: &Table,
+    wanted: impl Fn(Tool) -> bool,
+) -> Result<Vec<JobId>, String> {
     let scratch = plan.name.clone();
     let mut made: BTreeMap<String, (JobId, usize)> = BTreeMap::new();
-    let mut last = None;
-    for phase in &dry.phases {
+    let mut added = Vec::new();
+    for phase in dry.phases.iter().filter(|p| wanted(p.tool)) {
         let mut inputs = Vec::new();
         let mut reads = phase.reads();
         if phase.tool == Tool::HostCompile {
@@ -111,12 +141,9 @@ pub fn unit(
         for (index, name) in outputs.into_iter().enumerate() {
             made.insert(name, (id, index));
         }
-        last = Some(id);
+        added.push(id);
     }
-    match last {
-        Some(id) if graph.jobs()[id].kind == Kind::Host => Ok(id),
-        _ => Err("the dry run does not end with a host compile".to_owned()),
-    }
+    Ok(added)
 }
 
 /// What the host compile reads beyond its argv: the generated C++ ends by including the stub that

@@ -7,6 +7,7 @@ pub mod capability;
 pub mod describe;
 pub mod gencode;
 pub mod policy;
+pub mod sample;
 pub mod share;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@
 mod archive;
 mod checks;
 mod claims;
+pub mod code;
 mod device;
 mod fatbin;
 mod object;

@@ -1,0 +1,352 @@
+//! The phases of `nattenc verify --share-ptx`: a sample of kernels compiled for a capability both ways,
+//! through its own PTX and through another's, and compared.
+
+use super::{Parts, Project, lay_out, lock, probe_toolkit, programs, unit_dry_run, watch_signals};
+use crate::config::Variant;
+use crate::config::share::Mode;
+use crate::execute::cache::Cache;
+use crate::execute::{self, Limits, Setting};
+use crate::failure::Failure;
+use crate::graph::{Graph, JobId, Kind, Source, compile};
+use crate::plan::sample::{self, Choice, Pair, Sample};
+use crate::plan::{Request, Skip};
+use crate::report::{self, Reporter};
+use crate::verify::code::{self, Comparison};
+use crate::{catalog, cost, fetch, generate, supply};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Raised when a field of the JSON changes its meaning or goes away.
+const SCHEMA_VERSION: u32 = 1;
+
+/// What is compared.
+pub struct ProofOptions {
+    /// Sections, families and kernels.
+    pub request: Request,
+    /// Pairs; those of build.toml where there are none.
+    pub pairs: Vec<Pair>,
+    /// How many kernels.
+    pub choice: Choice,
+    /// Toolkit and sources.
+    pub supply: supply::Options,
+    /// Within which limits it compiles.
+    pub limits: Limits,
+}
+
+/// What came out for one family and pair.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProofRow {
+    /// The section.
+    pub section: String,
+    /// The family.
+    pub family: String,
+    /// What is assembled for.
+    pub capability: String,
+    /// Whose PTX is assembled.
+    pub from: String,
+    /// What build.toml says of the pair.
+    pub declared: Option<Mode>,
+    /// Kernels compared.
+    pub kernels: usize,
+    /// Bytes of code of the capability's own cubins.
+    pub code_bytes: u64,
+    /// Lines of PTX that differ, `.target` apart.
+    pub ptx_lines: usize,
+    /// Bytes of the cubins outside of code and constants that differ; none where sizes differ.
+    pub metadata_bytes: Option<u64>,
+    /// Kernels whose code or constants differ, as the cubins name them.
+    pub differing: Vec<String>,
+    /// Whether code and constants of all are the same.
+    pub identical: bool,
+}
+
+/// The table.
+#[derive(Debug, Clone, Serialize)]
+pub struct Proof {
+    /// Raised when a field changes its meaning or goes away.
+    pub schema_version: u32,
+    /// The variant.
+    pub variant: String,
+    /// nvcc's full version.
+    pub toolkit: String,
+    /// Per family and pair.
+    pub rows: Vec<ProofRow>,
+    /// What was not compared.
+    pub skips: Vec<SkippedPair>,
+    /// Whether every pair that build.toml calls identical is.
+    pub ok: bool,
+    /// CPU seconds of what was compiled now.
+    pub cpu: f64,
+    /// Where build.toml says what does not hold, for the failure.
+    #[serde(skip)]
+    refuted: Vec<String>,
+}
+
+/// Something that could not be compared.
+#[derive(Debug, Clone, Serialize)]
+pub struct SkippedPair {
+    /// Section and pair.
+    pub what: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Compiles the sample and compares.
+pub fn prove_sharing(
+    project: &Project,
+    variant: &Variant,
+    options: &ProofOptions,
+    reporter: &dyn Reporter,
+) -> anyhow::Result<Proof> {
+    let catalog = catalog::catalog()?;
+    let choose = |known: Option<&[_]>| {
+        let (pairs, choice) = (&options.pairs, &options.choice);
+        sample::samples(&project.config, variant, known, &options.request, pairs, choice, catalog)
+    };
+    // As for builds: what cannot be met must not fetch anything.
+    choose(None)?;
+    let search = project.search(variant, &options.supply)?;
+    let ready = search.toolkit(reporter)?;
+    let toolkit = &ready.toolkit;
+    let sources = fetch::natten(&search.fetching, &project.config.natten, &report::Transfers(reporter))?;
+    let chosen = choose(Some(&toolkit.capabilities))?;
+
+    let build_dir = project.build_dir(&variant.name).join("share-ptx");
+    let _lock = lock(&build_dir)?;
+    let cache = Cache::new(&search.fetching.home, &build_dir);
+    let mut files = BTreeMap::new();
+    let mut texts: Vec<Arc<str>> = Vec::new();
+    for Sample { unit, .. } in &chosen.samples {
+        let rendered = generate::Unit {
+            name: unit.name.clone(),
+            family: &unit.family,
+            kernels: unit.kernels.clone(),
+            codes: Vec::new(),
+        };
+        let text: Arc<str> = Arc::from(generate::unit(&rendered)?);
+        let path = build_dir.join("src").join(&unit.family).join(format!("{}.cu", unit.name));
+        files.insert(path, Arc::clone(&text));
+        texts.push(text);
+    }
+    let support_digest = lay_out(&build_dir, files)?;
+    let parts = Parts::new(&ready, &sources, &build_dir, &support_digest)?;
+    let signal = watch_signals()?;
+    let setting = Setting {
+        home: search.fetching.home.clone(),
+        scratch: build_dir.join("scratch"),
+        logs: build_dir.join("logs"),
+        cache: &cache,
+        trees: parts.trees,
+        tools: parts.tools,
+        env: parts.env,
+        digests: &search.digests,
+        reporter,
+        signal: &signal,
+    };
+    probe_toolkit(toolkit, &setting, &search.surroundings)?;
+
+    let programs = programs(toolkit)?;
+    let mut graph = Graph::default();
+    let mut dry_runs = BTreeMap::new();
+    let mut jobs: Vec<Vec<JobId>> = Vec::new();
+    for (Sample { unit, .. }, text) in chosen.samples.iter().zip(&texts) {
+        let dry = unit_dry_run(&mut dry_runs, unit, toolkit, &setting)?;
+        jobs.push(compile::device(&mut graph, unit, text, dry, &programs, cost::table()?).map_err(
+            |why| {
+                Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
+                    .unit(unit.label())
+                    .hint("use a toolkit release that `nattenc variants` lists")
+            },
+        )?);
+    }
+    reporter.phase(&format!(
+        "comparing {} kernels in {} units, {} jobs; at most {} at once",
+        chosen.samples.iter().map(|s| s.unit.kernels.len()).sum::<usize>(),
+        chosen.samples.len(),
+        graph.jobs().len(),
+        options.limits.jobs
+    ));
+    let wanted: Vec<JobId> = (0..graph.jobs().len())
+        .filter(|id| matches!(graph.jobs()[*id].kind, Kind::Cicc | Kind::Ptxas))
+        .collect();
+    let built = execute::run(&graph, &wanted, &setting, options.limits)?;
+    let made: BTreeMap<JobId, &[u8]> =
+        wanted.iter().copied().zip(built.wanted.iter().map(Vec::as_slice)).collect();
+    if let Err(error) = search.digests.save() {
+        reporter.warning(&format!("digests of tools are not remembered: {error}"));
+    }
+
+    let mut table = Table { project, rows: Vec::new(), refuted: Vec::new() };
+    for (sample, jobs) in chosen.samples.iter().zip(&jobs) {
+        for pair in &sample.pairs {
+            let ptx = [code(&graph, jobs, *pair, pair.capability), code(&graph, jobs, *pair, pair.from)]
+                .map(|found| found.and_then(|(cicc, ptxas)| Some((*made.get(&cicc)?, *made.get(&ptxas)?))));
+            let [Some(own), Some(other)] = ptx else {
+                anyhow::bail!("{}: no code of {} in the graph", sample.unit.label(), pair.capability)
+            };
+            let found = code::compare([own.0, other.0], [own.1, other.1]).map_err(|why| {
+                Failure::integrity(format!("{}: ptxas's output cannot be read: {why}", sample.unit.label()))
+                    .hint("run the same command again with an empty NATTENC_HOME")
+            })?;
+            table.add(sample, *pair, &found);
+        }
+    }
+    let cpu = built.records.iter().filter(|r| r.how == execute::How::Ran).map(|r| r.cpu).sum();
+    crate::fs::remove_dir(&setting.scratch)?;
+    Ok(Proof {
+        schema_version: SCHEMA_VERSION,
+        variant: variant.name.clone(),
+        toolkit: toolkit.version.clone(),
+        ok: table.refuted.is_empty(),
+        rows: table.rows,
+        skips: chosen.skips.into_iter().map(|Skip { what, reason }| SkippedPair { what, reason }).collect(),
+        cpu,
+        refuted: table.refuted,
+    })
+}
+
+/// The jobs that make PTX of `virtual_arch` and assemble it for the pair's capability.
+fn code(
+    graph: &Graph,
+    jobs: &[JobId],
+    pair: Pair,
+    virtual_arch: crate::plan::capability::Capability,
+) -> Option<(JobId, JobId)> {
+    let made_for = |id: JobId, name: &str| graph.jobs()[id].label.ends_with(&format!("/{name}"));
+    jobs.iter().find_map(|id| {
+        let job = &graph.jobs()[*id];
+        let Source::Output(cicc, _) = job.inputs.first()?.source else { return None };
+        let found = job.kind == Kind::Ptxas
+            && made_for(*id, &pair.capability.sm())
+            && made_for(cicc, &virtual_arch.compute());
+        found.then_some((cicc, *id))
+    })
+}
+
+/// Rows as they come together.
+struct Table<'a> {
+    project: &'a Project,
+    rows: Vec<ProofRow>,
+    refuted: Vec<String>,
+}
+
+impl Table<'_> {
+    fn add(&mut self, sample: &Sample, pair: Pair, found: &Comparison) {
+        let (section, family) = (&sample.unit.section, &sample.unit.family);
+        let declared =
+            self.project.config.section(section).and_then(|section| sample::declared(section, pair));
+        let (capability, from) = (pair.capability.to_string(), pair.from.to_string());
+        let index = self
+            .rows
+            .iter()
+            .position(|r| {
+                (&r.section, &r.family, &r.capability, &r.from) == (section, family, &capability, &from)
+            })
+            .unwrap_or_else(|| {
+                self.rows.push(ProofRow {
+                    section: section.clone(),
+                    family: family.clone(),
+                    capability,
+                    from,
+                    declared: declared.map(|d| d.mode),
+                    kernels: 0,
+                    code_bytes: 0,
+                    ptx_lines: 0,
+                    metadata_bytes: Some(0),
+                    differing: Vec::new(),
+                    identical: true,
+                });
+                self.rows.len() - 1
+            });
+        let row = &mut self.rows[index];
+        row.kernels += found.kernels;
+        row.code_bytes += found.code_bytes;
+        row.ptx_lines += found.ptx_lines;
+        row.metadata_bytes = row.metadata_bytes.and_then(|sum| Some(sum + found.metadata_bytes?));
+        row.differing
+            .extend(found.functions.iter().filter(|(_, same)| !**same).map(|(name, _)| name.clone()));
+        row.identical = row.differing.is_empty();
+        if let (Some(share), false) = (declared, row.identical)
+            && share.mode == Mode::Identical
+        {
+            self.refuted.retain(|known| !known.starts_with(&share.at.to_string()) || !known.contains(family));
+            self.refuted.push(format!(
+                "{}: section {section}: {} from {} is called identical, and is not: {} of {} kernels of {family} have other code, first {}",
+                share.at,
+                pair.capability,
+                pair.from,
+                row.differing.len(),
+                row.kernels,
+                row.differing[0]
+            ));
+        }
+    }
+}
+
+impl Proof {
+    /// The failure that a pair is which is called identical and is not.
+    pub fn failure(&self) -> Option<Failure> {
+        (!self.ok).then(|| {
+            Failure::integrity(self.refuted.join("\n"))
+                .hint("write mode = \"valid\" for the pair, or take it out of `share` in build.toml")
+        })
+    }
+
+    /// The table as a person reads it.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "variant {}: nvcc {}", self.variant, self.toolkit);
+        let _ = writeln!(
+            out,
+            "\n{:<18} {:<18} {:<10} {:>7} {:>11} {:>9} {:>9}  code and constants",
+            "family", "pair", "declared", "kernels", "code bytes", "PTX lines", "metadata"
+        );
+        for row in &self.rows {
+            let verdict = match row.differing.as_slice() {
+                [] => "identical".to_owned(),
+                [first, ..] => {
+                    let short: String = first.chars().take(60).collect();
+                    let dots = if short.len() < first.len() { "…" } else { "" };
+                    format!("{} of {} differ: {short}{dots}", row.differing.len(), row.kernels)
+                }
+            };
+            let _ = writeln!(
+                out,
+                "{:<18} {:<18} {:<10} {:>7} {:>11} {:>9} {:>9}  {verdict}",
+                row.family,
+                format!("{} from {}", row.capability, row.from),
+                row.declared.map_or_else(|| "-".to_owned(), |m| m.to_string()),
+                row.kernels,
+                row.code_bytes,
+                row.ptx_lines,
+                row.metadata_bytes.map_or_else(|| "sizes".to_owned(), |b| b.to_string()),
+            );
+        }
+        for skip in &self.skips {
+            let _ = writeln!(out, "not compared: {}: {}", skip.what, skip.reason);
+        }
+        let mut pairs: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+        for row in &self.rows {
+            *pairs.entry((&row.capability, &row.from)).or_insert(true) &= row.identical;
+        }
+        let named = |identical: bool| {
+            let list: Vec<String> = pairs
+                .iter()
+                .filter(|(_, i)| **i == identical)
+                .map(|((c, f), _)| format!("{c} from {f}"))
+                .collect();
+            if list.is_empty() { "none".to_owned() } else { list.join(", ") }
+        };
+        let _ = write!(
+            out,
+            "\nidentical in this sample: {}\nvalid, with other code: {}\n{:.1} CPU s",
+            named(true),
+            named(false),
+            self.cpu
+        );
+        out
+    }
+}
