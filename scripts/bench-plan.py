@@ -27,7 +27,7 @@ BUILDS = {
     "valid": ["--share", "valid"],
 }
 SAMPLE = (
-    "reference_000 fna_000 fna_004 fna_008 fna_013 fna_022 fna_031 fna_034 fna_038 fna_050 fna_061 "
+    "reference_000 fna_000 fna_004 fna_013 fna_022 fna_031 fna_034 fna_038 fna_061 "
     "fmha_000 fmha_003 fmha_005 token_permute_000 compute_delta_000"
 ).split()  # fmt: skip
 

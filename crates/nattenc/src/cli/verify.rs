@@ -70,18 +70,9 @@ struct ShareArgs {
     /// CAPABILITY=FROM, as 9.0=8.0, instead of the pairs of build.toml; may be repeated
     #[arg(long, value_name = "PAIR", value_delimiter = ',', requires = "share_ptx")]
     pairs: Vec<String>,
-    /// Of each family, direction and element type so many kernels, spread evenly
-    #[arg(long, value_name = "N", default_value_t = 2, requires = "share_ptx")]
+    /// Of each family, direction and element type so many kernels, spread evenly; with --unit all of its kernels
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "share_ptx", conflicts_with = "unit")]
     sample: usize,
-    /// All kernels of this unit instead, as fna_011; may be repeated
-    #[arg(
-        long,
-        value_name = "UNIT",
-        value_delimiter = ',',
-        requires = "share_ptx",
-        conflicts_with = "sample"
-    )]
-    unit: Vec<String>,
     /// Compiler processes at once; the default is the CPUs that this process may use
     #[arg(short, long, value_name = "N", requires = "share_ptx")]
     jobs: Option<usize>,
@@ -128,7 +119,7 @@ fn of_sharing(project: &Project, args: &VerifyArgs) -> anyhow::Result<()> {
     let options = ProofOptions {
         request: args.select.request()?,
         pairs,
-        choice: match sharing.unit.as_slice() {
+        choice: match args.select.unit.as_slice() {
             [] => Choice::Few(sharing.sample),
             units => Choice::Units(units.to_vec()),
         },
