@@ -28,6 +28,30 @@ fn mistakes_on_the_command_line_name_the_thing_and_the_nearest_one() {
         (&["build", "-j", "0"], &["-j", "\"0\"", "1 or more"]),
         (&["build", "--memory", "12"], &["--memory", "\"12\"", "12G"]),
         (&["plan", "--config", "absent.toml"], &["absent.toml"]),
+        (&["plan", "--capability", "12.0", "--variant", "cu124"], &["12.0", "12.8"]),
+        (&["plan", "--capability", "12.1", "--variant", "cu126"], &["--capability: 12.1 needs cuda >= 12.9"]),
+        (&["plan", "--toolkit-release", "12"], &["--toolkit-release", "\"12\"", "12.8"]),
+        (
+            &["plan", "--toolkit-release", "12.6", "--capability", "12.1"],
+            &["--capability: 12.1", "found 12.6"],
+        ),
+        (&["plan", "--share", "identicl"], &["identicl", "identical"]),
+        (&["plan", "--share", "valid", "--no-share"], &["--no-share"]),
+        (&["plan", "--diff", "cu128", "cu13"], &["unknown variant \"cu13\""]),
+        (&["plan", "--diff", "cu128"], &["--diff"]),
+        (&["plan", "--diff-config", "absent.toml"], &["absent.toml"]),
+        (&["explain", "fnaa"], &["subject \"fnaa\"", "did you mean \"fna\"?"]),
+        (&["explain"], &["SUBJECT"]),
+        (&["verify"], &["DIR"]),
+        (&["verify", "dist/cu130", "--share-ptx"], &["--share-ptx"]),
+        (&["verify", "dist/cu130", "--family", "fna"], &["--family"]),
+        (&["verify", "dist/cu130", "--pairs", "9.0=8.0"], &["--pairs"]),
+        (&["verify", "--pairs", "9.0=8.0"], &["--share-ptx"]),
+        (&["verify", "--share-ptx", "--pairs", "9.0"], &["--pairs", "\"9.0\"", "9.0=8.0"]),
+        (&["verify", "--share-ptx", "--pairs", "10.3a=10.0a"], &["--pairs", "10.0a alone"]),
+        (&["verify", "--share-ptx", "--sample", "0"], &["--sample", "1 or more"]),
+        (&["verify", "--share-ptx", "--capability", "9.0"], &["--capability", "--pairs 9.0=8.0"]),
+        (&["verify", "--share-ptx", "--unit", "fna_99"], &["unit \"fna_99\""]),
     ] {
         project.run(args).check(2, parts);
     }
@@ -114,7 +138,7 @@ fn starter_plan_holds_what_its_preset_says() {
     let run = project.run(&["plan", "--preset", "starter", "--json"]);
     run.check(0, &[]);
     let plan: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
-    assert_eq!(plan["schema_version"], 1);
+    assert_eq!(plan["schema_version"], 2);
     let built: Vec<&str> = plan["backends"]
         .as_object()
         .unwrap()
@@ -143,6 +167,109 @@ fn starter_plan_holds_what_its_preset_says() {
         .sum();
     // Four causal masks, twelve tile shapes each.
     assert_eq!(fna, 48);
+}
+
+fn json(run: &support::Run) -> serde_json::Value {
+    run.check(0, &[]);
+    serde_json::from_str(&run.stdout).expect("JSON on stdout")
+}
+
+#[test]
+fn plan_is_for_the_release_that_is_asked_for() {
+    let project = Project::new();
+    for (release, variant, line) in [
+        ("12.8", "cu128", "skip: capability 10.3a needs cuda 12.9 or later, variant cu128 has 12.8"),
+        ("12.7", "cu127", "skip: section blackwell needs cuda 12.8 or later, variant cu127 has 12.7"),
+        ("13.9", "cu139", "warning: cuda 13.9 is newer than"),
+    ] {
+        let run = project.run(&["plan", "--toolkit-release", release]);
+        run.check(0, &[]);
+        assert!(run.stdout.starts_with(&format!("variant {variant}: cuda {release}")), "{}", run.stdout);
+        assert!(run.stdout.contains(line), "{}", run.stdout);
+    }
+    project.run(&["plan", "--toolkit-release", "14.0"]).check(3, &["cuda 14.0 is not supported"]);
+    project.run(&["plan", "--toolkit-release", "11.8"]).check(3, &["cuda 11.8 is not supported"]);
+}
+
+#[test]
+fn plan_tells_what_sharing_and_pruning_save() {
+    let project = Project::new();
+    let plan = |more: &[&str]| {
+        json(&project.run(&[&["plan", "--variant", "cu130", "--section", "core", "--json"], more].concat()))
+    };
+    let (identical, valid, none) = (plan(&[]), plan(&["--share", "valid"]), plan(&["--no-share"]));
+    let cicc = |plan: &serde_json::Value, way: &str| plan["totals"][way]["jobs"]["cicc"].as_u64().unwrap();
+    assert!(cicc(&valid, "planned") < cicc(&identical, "planned"));
+    assert!(cicc(&identical, "planned") < cicc(&none, "planned"));
+    assert_eq!(cicc(&identical, "unshared"), cicc(&none, "planned"));
+    let whole = plan(&["--no-share", "--no-prune"]);
+    assert_eq!(cicc(&whole, "planned"), cicc(&whole, "everything"));
+    assert_eq!(cicc(&whole, "planned"), cicc(&identical, "everything"));
+    // 64 units of fna, of which 25 hold a kernel that runs on 8.0 or later.
+    let fna = |plan: &serde_json::Value| {
+        plan["units"].as_array().unwrap().iter().filter(|u| u["family"] == "fna").count()
+    };
+    assert_eq!((fna(&whole), fna(&identical)), (64, 25));
+    let row = |plan: &serde_json::Value, index: usize| plan["sections"][0]["capabilities"][index].clone();
+    let nine = row(&identical, 1);
+    assert_eq!(
+        (&nine["decision"], &nine["from"], &nine["mode"]),
+        (&"share".into(), &"8.0".into(), &"identical".into())
+    );
+    assert_eq!(row(&identical, 3)["decision"], "build");
+    assert_eq!(row(&valid, 3)["mode"], "valid");
+    assert_eq!((valid["share"].as_str(), whole["pruned"].as_bool()), (Some("valid"), Some(false)));
+}
+
+#[test]
+fn plan_prints_the_command_of_every_unit() {
+    let project = Project::new();
+    let args = ["plan", "--variant", "cu128", "--family", "fmha", "--commands"];
+    let run = project.run(&args);
+    run.check(0, &[]);
+    for part in ["core/fmha_002\n  nvcc -O3", "'arch=compute_80,code=[sm_80,sm_90]'", "-c unit.cu -o unit.o"]
+    {
+        assert!(run.stdout.contains(part), "{part}\n{}", run.stdout);
+    }
+    let plan = json(&project.run(&[&args[..], &["--json"]].concat()));
+    for unit in plan["units"].as_array().unwrap() {
+        assert!(unit["command"].as_str().unwrap().contains("--compress-mode=size"), "{unit}");
+    }
+}
+
+#[test]
+fn plans_are_compared_by_variant_and_by_file() {
+    let project = Project::new();
+    let run = project.run(&["plan", "--diff", "cu128", "cu130"]);
+    run.check(0, &[]);
+    assert!(run.stdout.contains("- skip: capability 10.3a needs cuda 12.9 or later, variant cu128 has 12.8"));
+    assert!(run.stdout.contains("blackwell/blackwell_fna_000..027"), "{}", run.stdout);
+    let back = json(&project.run(&["plan", "--diff", "cu130", "cu128", "--json"]));
+    assert_eq!(
+        (&back["before"], &back["capabilities"][0]["what"]),
+        (&"cu130".into(), &"blackwell/10.3a".into())
+    );
+    project.write("before/build.toml", &project.read("build.toml"));
+    project.edit("build.toml", "\"fmha\", ", "");
+    let run = project.run(&["plan", "--diff-config", "before/build.toml"]);
+    run.check(0, &[]);
+    assert!(run.stdout.contains("removed: 2 units, +0 -54 kernels"), "{}", run.stdout);
+    assert!(run.stdout.contains("section core does not list family fmha"), "{}", run.stdout);
+    let same = project.run(&["plan", "--diff", "cu130", "cu130"]);
+    assert!(same.stdout.contains("no difference"), "{}", same.stdout);
+}
+
+#[test]
+fn explain_touches_nothing_and_says_why() {
+    let project = Project::new();
+    let run = project.run(&["explain", "10.3a", "--variant", "cu126"]);
+    run.check(0, &[]);
+    assert!(run.stdout.contains("capability blackwell/10.3a: skip"), "{}", run.stdout);
+    assert!(run.stdout.contains("section blackwell needs cuda 12.8 or later, variant cu126 has 12.6"));
+    let unit = json(&project.run(&["explain", "fna_011", "--json"]));
+    assert_eq!((&unit["schema_version"], &unit["found"][0]["kind"]), (&1.into(), &"unit".into()));
+    assert!(unit["found"][0]["lines"].to_string().contains("no finished build of cu130 is recorded here"));
+    assert!(!project.path("home").exists() && !project.path("build").exists());
 }
 
 #[test]
@@ -205,7 +332,7 @@ fn clean_removes_only_what_is_ours() {
 #[test]
 fn every_command_has_help_with_an_example() {
     let project = Project::new();
-    for command in ["build", "plan", "fetch", "variants", "clean", "doctor", "regen"] {
+    for command in ["build", "plan", "explain", "verify", "fetch", "variants", "clean", "doctor", "regen"] {
         let run = project.run(&[command, "--help"]);
         run.check(0, &[]);
         assert!(

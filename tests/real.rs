@@ -193,7 +193,7 @@ fn bodies(project: &Project) -> [BTreeSet<(String, String)>; 2] {
 }
 
 #[test]
-#[ignore = "needs a toolkit: fetches one on first use; compiles for a minute"]
+#[ignore = "needs a toolkit: fetches one on first use; compiles for two minutes"]
 fn pruning_loses_no_code() {
     // Twelve kernels for each of the SM ranges [50,70), [70,75), [75,80) and [80,130).
     let sample = ["build", "--variant", "cu130", "--family", "fmha", "--capability", "7.5,8.0"];
@@ -215,6 +215,91 @@ fn pruning_loses_no_code() {
             assert_eq!(found, (live, 12 - live), "{range} {capability}");
         }
     }
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn capabilities_that_share_ptx_have_code_of_their_own_and_the_manifest_says_so() {
+    let project = project();
+    let sample =
+        ["build", "--variant", "cu130", "--family", "compute_delta", "--capability", "8.0,9.0,10.0,12.0"];
+    let mut codes = Vec::new();
+    for (more, gencodes) in [
+        (&["--no-share"][..], &["arch=compute_80,code=sm_80", "arch=compute_90,code=sm_90"][..]),
+        (
+            &["--share", "valid"],
+            &["arch=compute_80,code=[sm_80,sm_90]", "arch=compute_100,code=[sm_100,sm_120]"],
+        ),
+    ] {
+        project.run(&[&sample[..], more].concat()).check(0, &[]);
+        let manifest = json(&project.read("dist/cu130/manifest.json"));
+        let unit = manifest["units"][0]["gencodes"].as_array().unwrap();
+        assert!(gencodes.iter().all(|g| unit.iter().any(|u| u == g)), "{unit:?}");
+        let shared: Vec<String> = manifest["sections"][0]["capabilities"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| format!("{} {}", c["capability"], c["shared"]))
+            .collect();
+        if more == ["--no-share"] {
+            assert!(shared.iter().all(|c| c.ends_with("null")), "{shared:?}");
+        } else {
+            assert_eq!(shared[1], r#""9.0" {"from":"8.0","mode":"identical"}"#);
+            assert_eq!(shared[3], r#""12.0" {"from":"10.0","mode":"valid"}"#);
+        }
+        codes.push(bodies(&project));
+    }
+    // Three element types for four capabilities, either way.
+    assert_eq!((codes[0][0].len(), &codes[0]), (12, &codes[1]));
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn pair_is_identical_only_if_its_code_is() {
+    let project = project();
+    let proof = ["verify", "--share-ptx", "--variant", "cu130", "--sample", "1", "--json"];
+    let same = ["--family", "compute_delta", "--pairs", "9.0=8.0,12.0=10.0"];
+    let run = project.run(&[&proof[..], &same].concat());
+    run.check(0, &[]);
+    let table = json(&run.stdout);
+    for row in table["rows"].as_array().unwrap() {
+        assert!(row["identical"] == true && row["kernels"] == 3, "{row}");
+        assert!(row["code_bytes"].as_u64().unwrap() > 5000, "{row}");
+    }
+    // What build.toml calls valid may differ; what it calls identical may not.
+    let other = ["--pairs", "12.0=10.0", "--select", "family=fna,dim=1,dtype=float16,direction=forward"];
+    let fna = [&proof[..], &other, &["--family", "fna"]].concat();
+    let run = project.run(&fna);
+    run.check(0, &[]);
+    let row = json(&run.stdout)["rows"][0].clone();
+    assert!(row["identical"] == false && row["declared"] == "valid", "{row}");
+    assert!(row["differing"][0].as_str().unwrap().contains("fna1d"), "{row}");
+    let line = "from = \"10.0\", mode = \"valid\"";
+    project.edit("build.toml", line, "from = \"10.0\", mode = \"identical\"");
+    let run = project.run(&fna);
+    run.check(
+        8,
+        &["build.toml:", "12.0 from 10.0 is called identical, and is not", "fna", "mode = \"valid\""],
+    );
+    assert!(json(&run.stdout)["cpu"] == 0.0, "the second time nothing is compiled: {}", run.stdout);
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn explain_tells_what_changed_since_the_last_build() {
+    let project = project();
+    project.run(&small(&[])).check(0, &[]);
+    let explain = ["explain", "compute_delta_000", "--capability", "9.0"];
+    let say = |more: &[&str], part: &str| {
+        let run = project.run(&[&explain[..], more].concat());
+        run.check(0, &[]);
+        assert!(run.stdout.contains(part), "{part}\n{}", run.stdout);
+    };
+    say(&[], "nothing that it is compiled from changed since the last build");
+    say(&[], "ran: cicc core/compute_delta_000/compute_90");
+    say(&["--select", "family=compute_delta,dtype=float16"], "its text, that is its kernels");
+    project.edit("build.toml", "[section.core]", "[section.core]\ncuda-flags = [\"-lineinfo\"]");
+    say(&[], "added since the last build: -lineinfo");
 }
 
 #[test]

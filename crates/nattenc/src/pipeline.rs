@@ -3,8 +3,10 @@
 //! configuration and request, then toolkit and sources, then plan, generated text, graph, execution,
 //! artifact.
 
+mod record;
 mod share;
 
+pub use record::history;
 pub use share::{Proof, ProofOptions, prove_sharing};
 
 use crate::catalog;
@@ -161,7 +163,7 @@ pub fn build(
     let _lock = lock(&build_dir)?;
     let cache = Cache::new(&fetching.home, &build_dir);
     let texts = render(&plan, toolkit, &build_dir)?;
-    let parts = Parts::new(&ready, &sources, &build_dir, &texts.support_digest)?;
+    let parts = Parts::new(&ready, &sources, &build_dir)?;
     let signal = watch_signals()?;
     let setting = Setting {
         home: fetching.home.clone(),
@@ -187,11 +189,13 @@ pub fn build(
         report::bytes(options.limits.memory),
         options.memory_source
     ));
+    let inputs = record::Inputs::of(&plan, toolkit, &setting.trees, &setting.tools)?;
     let mut built = execute::run(&graph, &[ends.archive, ends.shared], &setting, options.limits)?;
     fs::write(
         &build_dir.join("jobs.json"),
         (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes(),
     )?;
+    inputs.write(&build_dir)?;
     if let Err(error) = digests.save() {
         reporter.warning(&format!("digests of tools are not remembered: {error}"));
     }
@@ -202,7 +206,7 @@ pub fn build(
         sdist_sha256: sources.files.first().map_or_else(String::new, |f| f.sha256.clone()),
         cutlass: fetch::cutlass_version(&sources)?,
         static_runtime: matches!(toolkit.cudart, Cudart::Static(_)),
-        compression: compression(toolkit).join(" "),
+        compression: compile::compression(toolkit.release).join(" "),
     };
     let packaged = pack(
         &plan,
@@ -255,8 +259,6 @@ struct Texts {
     units: Vec<Arc<str>>,
     /// C++ for the host compiler: name and text.
     sources: Vec<(String, Arc<str>)>,
-    /// Of nattenc's own headers.
-    support_digest: String,
 }
 
 /// What the fatbin of a unit will hold.
@@ -279,16 +281,7 @@ fn codes(unit: &plan::UnitPlan) -> Vec<generate::Code> {
 
 /// Renders units and registry, and lays our own headers and the units out below the build directory.
 fn render(plan: &Plan, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Texts> {
-    let units: Vec<generate::Unit<'_>> = plan
-        .units
-        .iter()
-        .map(|u| generate::Unit {
-            name: u.name.clone(),
-            family: &u.family,
-            kernels: u.kernels.clone(),
-            codes: codes(u),
-        })
-        .collect();
+    let units: Vec<generate::Unit<'_>> = plan.units.iter().map(rendered).collect();
     let info = serde_json::to_string(&manifest::build_info(plan, &toolkit.version))?;
     let reasons: BTreeMap<String, String> = plan
         .backends()
@@ -321,23 +314,43 @@ fn render(plan: &Plan, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Te
             sources.push(((*name).to_owned(), Arc::from(*text)));
         }
     }
-    let support_digest = lay_out(build_dir, files)?;
-    Ok(Texts { units: texts, sources, support_digest })
+    lay_out(build_dir, files)?;
+    Ok(Texts { units: texts, sources })
 }
 
-/// Makes a build directory hold these files and our own headers, and nothing else of either kind. Returns
-/// the digest of the headers.
-fn lay_out(build_dir: &Path, mut files: BTreeMap<PathBuf, Arc<str>>) -> anyhow::Result<String> {
-    let mut key = Key::new("support");
+/// The text of a unit.
+fn unit_text(unit: &plan::UnitPlan) -> anyhow::Result<String> {
+    generate::unit(&rendered(unit))
+}
+
+/// A unit as the generator takes it.
+fn rendered(unit: &plan::UnitPlan) -> generate::Unit<'_> {
+    generate::Unit {
+        name: unit.name.clone(),
+        family: &unit.family,
+        kernels: unit.kernels.clone(),
+        codes: codes(unit),
+    }
+}
+
+/// Makes a build directory hold these files and our own headers, and nothing else of either kind.
+fn lay_out(build_dir: &Path, mut files: BTreeMap<PathBuf, Arc<str>>) -> anyhow::Result<()> {
     for (name, text) in generate::support_files() {
-        key.add(name, text);
         files.insert(build_dir.join("inc").join(name), Arc::from(*text));
     }
     for (path, text) in &files {
         fs::write_if_changed(path, text.as_bytes())?;
     }
-    remove_others(build_dir, &files)?;
-    Ok(key.finish())
+    remove_others(build_dir, &files)
+}
+
+/// The digest of our own headers.
+fn support_digest() -> String {
+    let mut key = Key::new("support");
+    for (name, text) in generate::support_files() {
+        key.add(name, text);
+    }
+    key.finish()
 }
 
 /// Takes away what an earlier render left and this one no longer has: a header that is gone must not be found.
@@ -361,12 +374,12 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(ready: &Ready, sources: &fetch::Tree, build_dir: &Path, support: &str) -> anyhow::Result<Parts> {
+    fn new(ready: &Ready, sources: &fetch::Tree, build_dir: &Path) -> anyhow::Result<Parts> {
         let toolkit = &ready.toolkit;
         let trees = BTreeMap::from([
             (Tree::Toolkit, (toolkit.home.clone(), ready.digest.clone())),
             (Tree::Sources, (fs::real_path(&sources.root)?, sources.digest.clone())),
-            (Tree::Support, (fs::real_path(build_dir)?.join("inc"), support.to_owned())),
+            (Tree::Support, (fs::real_path(build_dir)?.join("inc"), support_digest())),
         ]);
         let digest = |names: &[&str]| {
             let mut key = Key::new("tool");
@@ -396,15 +409,6 @@ impl Parts {
         let env =
             BTreeMap::from([("PATH".to_owned(), path.join(":")), ("LC_ALL".to_owned(), "C".to_owned())]);
         Ok(Parts { trees, tools, env })
-    }
-}
-
-/// The flag that compresses fatbins: `--compress-mode` came with 12.8, and `size` needs a 12.4 driver.
-fn compression(toolkit: &Toolkit) -> Vec<&'static str> {
-    if toolkit.release >= config::Release::new(12, 8) {
-        vec!["--compress-mode=size"]
-    } else {
-        vec!["-Xfatbin", "-compress-all"]
     }
 }
 
@@ -549,7 +553,11 @@ fn unit_dry_run<'a>(
     toolkit: &Toolkit,
     setting: &Setting<'_>,
 ) -> anyhow::Result<&'a dryrun::DryRun> {
-    let args = compile::nvcc_args(unit, &compression(toolkit), &toolkit.host.path.display().to_string());
+    let args = compile::nvcc_args(
+        unit,
+        &compile::compression(toolkit.release),
+        &toolkit.host.path.display().to_string(),
+    );
     Ok(match known.entry(args) {
         Entry::Occupied(entry) => entry.into_mut(),
         Entry::Vacant(entry) => {

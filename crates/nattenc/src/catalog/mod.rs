@@ -9,6 +9,9 @@ use std::sync::OnceLock;
 
 use crate::failure::Failure;
 
+/// The release of natten whose kernels the tables list.
+pub const NATTEN: &str = "0.21.7";
+
 /// Every family, in upstream's order; those that upstream does not generate come last.
 #[derive(Debug)]
 pub struct Catalog {

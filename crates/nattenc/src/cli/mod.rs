@@ -3,6 +3,7 @@
 mod build;
 mod clean;
 mod doctor;
+mod explain;
 mod fetch;
 mod plan;
 mod regen;
@@ -54,6 +55,8 @@ pub enum Command {
     Build(build::BuildArgs),
     /// Show what a build would hold, and what it leaves out and why; touch nothing
     Plan(plan::PlanArgs),
+    /// Say why a unit, capability, backend, family, section or kernel is built, shared or left out
+    Explain(explain::ExplainArgs),
     /// Fetch and pin the toolkit and the sources of a variant
     Fetch(fetch::FetchArgs),
     /// List the variants that are defined
@@ -235,6 +238,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Build(args) => build::run(&open()?, args),
         Command::Plan(args) => plan::run(&open()?, args),
+        Command::Explain(args) => explain::run(&open()?, args),
         Command::Fetch(args) => fetch::run(&open()?, args),
         Command::Variants(args) => variants::run(&open()?, args),
         Command::Doctor(args) => doctor::run(&open()?, args),

@@ -41,7 +41,7 @@ Examples:
   nattenc verify --share-ptx --pairs 9.0=8.0 --unit fna_011 --json")]
 pub struct VerifyArgs {
     /// The artifact, the directory that holds manifest.json
-    #[arg(value_name = "DIR", required_unless_present = "share_ptx", conflicts_with = "share_ptx")]
+    #[arg(value_name = "DIR", required_unless_present = "share_ptx", conflicts_with_all = ["ShareArgs", "SelectArgs", "SupplyArgs"])]
     artifact: Option<PathBuf>,
     /// List the bytes of every kernel's machine code too
     #[arg(long, conflicts_with = "share_ptx")]
@@ -108,6 +108,11 @@ fn of_sharing(project: &Project, args: &VerifyArgs) -> anyhow::Result<()> {
     let sharing = &args.sharing;
     if sharing.sample == 0 {
         return Err(Failure::config("--sample: 0 kernels prove nothing").hint("give 1 or more").into());
+    }
+    if !args.select.capability.is_empty() {
+        return Err(Failure::config("--capability: capabilities are compared in pairs")
+            .hint("use --pairs, as in --pairs 9.0=8.0")
+            .into());
     }
     let pairs = sharing.pairs.iter().map(|text| text.parse::<Pair>()).collect::<Result<Vec<_>, _>>();
     let pairs = pairs.map_err(|why| {

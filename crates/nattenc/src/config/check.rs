@@ -29,6 +29,12 @@ impl Gate {
 /// First and last release.
 type Gates = (Option<Release>, Option<Release>);
 
+impl Gate {
+    fn releases(&self) -> Gates {
+        (self.minver.as_ref().map(|v| v.value), self.maxver.as_ref().map(|v| v.value))
+    }
+}
+
 /// The releases that build an entry of a section: gates of both and the known range, `None` where that is empty.
 fn window(section: Gates, entry: &CapabilityEntry) -> Option<(Release, Release)> {
     let known = entry.request.capability.known();
@@ -45,11 +51,12 @@ fn overlap(a: Option<(Release, Release)>, b: Option<(Release, Release)>) -> bool
 /// Capabilities that are missing, listed twice, or that no toolkit release can ever build.
 pub(super) fn capabilities(
     section: &str,
-    gates: Gates,
+    gate: &Gate,
     entries: &[CapabilityEntry],
     at: &Place,
     problems: &mut Problems<'_>,
 ) {
+    let gates = gate.releases();
     if entries.is_empty() {
         problems.add(
             at.clone(),
@@ -79,19 +86,20 @@ pub(super) fn capabilities(
             min.is_none_or(|min| max.is_none_or(|max| min <= max))
         };
         if window(gates, entry).is_none() && sound(gates.0, gates.1) && sound(entry.minver, entry.maxver) {
-            problems.add(entry.at.clone(), never(gates, entry));
+            problems.add(entry.at.clone(), never(gate, entry));
         }
     }
 }
 
 /// Why no release builds `entry`.
-fn never(gates: Gates, entry: &CapabilityEntry) -> String {
+fn never(gate: &Gate, entry: &CapabilityEntry) -> String {
     let mut bounds = Vec::new();
-    for (what, min, max) in
-        [("its own gate", entry.minver, entry.maxver), ("the section's gate", gates.0, gates.1)]
-    {
-        bounds.extend(min.map(|v| format!("{what} wants cuda >= {v}")));
-        bounds.extend(max.map(|v| format!("{what} wants cuda <= {v}")));
+    bounds.extend(entry.minver.map(|v| format!("its own gate wants cuda >= {v}")));
+    bounds.extend(entry.maxver.map(|v| format!("its own gate wants cuda <= {v}")));
+    for (bound, sign) in [(&gate.minver, ">="), (&gate.maxver, "<=")] {
+        bounds.extend(
+            bound.as_ref().map(|v| format!("the section's gate, at {}, wants cuda {sign} {}", v.at, v.value)),
+        );
     }
     let mut rename = String::new();
     if let Some(known) = entry.request.capability.known() {

@@ -246,17 +246,16 @@ fn section(
         name: name.value,
         families: families.iter().map(|f| f.value.clone()).collect(),
         capabilities: capabilities.unwrap_or_default(),
-        minver: gate.minver.map(|m| m.value),
-        maxver: gate.maxver.map(|m| m.value),
+        minver: gate.minver.as_ref().map(|m| m.value),
+        maxver: gate.maxver.as_ref().map(|m| m.value),
         flags: flags.into_iter().map(|f| f.value).collect(),
         share,
         required: table.boolean("required", problems).unwrap_or(true),
         at: name.at,
     };
     if listed {
-        let gates = (section.minver, section.maxver);
         let at = table.place("cuda-capabilities", problems);
-        check::capabilities(&section.name, gates, &section.capabilities, &at, problems);
+        check::capabilities(&section.name, &gate, &section.capabilities, &at, problems);
     }
     (section, families)
 }

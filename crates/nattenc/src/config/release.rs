@@ -1,7 +1,11 @@
 //! A CUDA toolkit release, `12.8`, as gates compare it: numerically, never as text.
 
+use crate::failure::Failure;
 use std::fmt;
 use std::str::FromStr;
+
+/// The newest release that nattenc knows of, per major. A later minor is used with a warning, another major is not.
+const NEWEST: &[Release] = &[Release::new(12, 9), Release::new(13, 5)];
 
 /// A toolkit release. The patch level takes no part in gates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -42,6 +46,25 @@ impl TryFrom<String> for Release {
 
     fn try_from(text: String) -> Result<Self, String> {
         text.parse()
+    }
+}
+
+/// A warning for a release newer than nattenc, a failure for a major that it knows nothing of.
+pub fn known(release: Release) -> anyhow::Result<Option<String>> {
+    match NEWEST.iter().find(|newest| newest.major == release.major) {
+        Some(newest) if release <= *newest => Ok(None),
+        Some(newest) => Ok(Some(format!(
+            "cuda {release} is newer than {newest}, the newest that this nattenc knows: what it can compile for is taken from nvcc's own list"
+        ))),
+        None => {
+            let majors: Vec<String> = NEWEST.iter().map(|newest| format!("{}.x", newest.major)).collect();
+            Err(Failure::toolchain(format!(
+                "cuda {release} is not supported: this nattenc knows {}",
+                majors.join(" and ")
+            ))
+            .hint("use a toolkit of one of these, or a newer nattenc")
+            .into())
+        }
     }
 }
 

@@ -200,7 +200,7 @@ fn every_single_mistake_names_its_place_and_what_to_write() {
         (
             "[\"9.0a\"]",
             "[{ cap = \"9.0a\", cuda-maxver = \"12.6\" }]\ncuda-minver = \"12.8\"",
-            "capability \"9.0a\" can never be built: its own gate wants cuda <= 12.6, the section's gate wants cuda >= 12.8",
+            "capability \"9.0a\" can never be built: its own gate wants cuda <= 12.6, the section's gate, at build.toml:12:15, wants cuda >= 12.8",
         ),
         (
             "[\"9.0a\"]",

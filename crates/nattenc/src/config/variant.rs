@@ -135,7 +135,7 @@ fn parse(name: &str, path: &Path, text: &str) -> anyhow::Result<Variant> {
         let at = table.place("cuda-capabilities", &problems);
         table.require("cuda-capabilities", "cuda-capabilities = [\"9.0\"]", &mut problems);
         if let Some(entries) = table.capabilities("cuda-capabilities", &mut problems) {
-            check::capabilities(&section.value, (None, None), &entries, &at, &mut problems);
+            check::capabilities(&section.value, &check::Gate::default(), &entries, &at, &mut problems);
             capabilities.insert(section.value, entries);
         }
     }

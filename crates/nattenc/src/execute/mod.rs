@@ -73,7 +73,7 @@ pub enum OnFailure {
 }
 
 /// How a job's outputs came to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum How {
     /// Its command ran.

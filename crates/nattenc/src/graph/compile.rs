@@ -3,6 +3,7 @@
 
 use super::dryrun::{DryRun, Phase, Tool};
 use super::{Graph, Input, Job, JobId, Kind, Source, Tree};
+use crate::config::Release;
 use crate::cost::{Load, Table};
 use crate::plan::UnitPlan;
 use crate::plan::capability::Capability;
@@ -32,6 +33,15 @@ const HOST_OPTIMISATION: &str = "-O1";
 
 /// Where the headers are, in order, relative to a scratch directory.
 pub const INCLUDES: &[&str] = &["inc", "inc/shim", "src/csrc/include", "src/third_party/cutlass/include"];
+
+/// The flag that compresses fatbins: `--compress-mode` came with 12.8, and `size` needs a 12.4 driver.
+pub fn compression(release: Release) -> Vec<&'static str> {
+    if release >= Release::new(12, 8) {
+        vec!["--compress-mode=size"]
+    } else {
+        vec!["-Xfatbin", "-compress-all"]
+    }
+}
 
 /// The arguments of the nvcc call whose phases make a unit's object.
 pub fn nvcc_args(unit: &UnitPlan, compress: &[&str], host: &str) -> Vec<String> {
@@ -221,8 +231,9 @@ mod tests {
     use super::*;
     use crate::cost::table;
     use crate::graph::dryrun;
-    use crate::plan::capability::CapabilityRequest;
+    use crate::plan::capability::{Capability, CapabilityRequest};
     use crate::plan::gencode::Gencode;
+    use crate::plan::totals::Jobs;
 
     fn two_gencodes() -> (Graph, JobId) {
         let dry = dryrun::parse(include_str!(
@@ -285,22 +296,46 @@ mod tests {
         );
     }
 
-    #[test]
-    fn shared_ptx_has_one_front_end_and_several_assemblers() {
-        let dry =
-            dryrun::parse(include_str!("../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-shared-ptx.txt"))
-                .unwrap();
-        let plan = UnitPlan {
+    fn shared_plan() -> UnitPlan {
+        let capability = |text: &&str| text.parse::<Capability>().unwrap();
+        let code = |from: &str, real: &[&str], ptx| Gencode {
+            virtual_arch: capability(&from),
+            real: real.iter().map(capability).collect(),
+            ptx,
+        };
+        UnitPlan {
             name: "fna_011".into(),
             section: "core".into(),
             family: "fna".into(),
             kernels: vec![],
             capabilities: vec![],
-            gencodes: vec![],
+            gencodes: vec![code("8.0", &["8.0", "9.0"], false), code("10.0", &["10.0", "12.0"], true)],
             flags: vec![],
-        };
+        }
+    }
+
+    #[test]
+    fn device_part_ends_with_the_cubins() {
+        let dry =
+            dryrun::parse(include_str!("../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-shared-ptx.txt"))
+                .unwrap();
+        let plan = UnitPlan { gencodes: vec![], ..shared_plan() };
+        let mut graph = Graph::default();
+        let jobs =
+            device(&mut graph, &plan, &Arc::from("text"), &dry, &BTreeMap::new(), table().unwrap()).unwrap();
+        assert_eq!(jobs, (0..graph.jobs().len()).collect::<Vec<_>>());
+        assert_eq!(graph.jobs().last().unwrap().label, "core/fna_011/sm_120");
+    }
+
+    #[test]
+    fn shared_ptx_has_one_front_end_and_several_assemblers() {
+        let dry =
+            dryrun::parse(include_str!("../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-shared-ptx.txt"))
+                .unwrap();
+        let plan = shared_plan();
         let mut graph = Graph::default();
         unit(&mut graph, &plan, &Arc::from("text"), &dry, &BTreeMap::new(), table().unwrap()).unwrap();
+        assert_eq!(Jobs::of_unit(&plan).sum(), graph.jobs().len());
         let of = |kind: Kind| -> Vec<&Job> { graph.jobs().iter().filter(|j| j.kind == kind).collect() };
         let labels: Vec<&str> = of(Kind::Ptxas).iter().map(|j| j.label.as_str()).collect();
         let sm = ["core/fna_011/sm_80", "core/fna_011/sm_90", "core/fna_011/sm_100", "core/fna_011/sm_120"];

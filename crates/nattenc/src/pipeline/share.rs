@@ -1,7 +1,7 @@
 //! The phases of `nattenc verify --share-ptx`: a sample of kernels compiled for a capability both ways,
 //! through its own PTX and through another's, and compared.
 
-use super::{Parts, Project, lay_out, lock, probe_toolkit, programs, unit_dry_run, watch_signals};
+use super::{Parts, Project, lay_out, lock, probe_toolkit, programs, unit_dry_run, unit_text, watch_signals};
 use crate::config::Variant;
 use crate::config::share::Mode;
 use crate::execute::cache::Cache;
@@ -12,7 +12,7 @@ use crate::plan::sample::{self, Choice, Pair, Sample};
 use crate::plan::{Request, Skip};
 use crate::report::{self, Reporter};
 use crate::verify::code::{self, Comparison};
-use crate::{catalog, cost, fetch, generate, supply};
+use crate::{catalog, cost, fetch, supply};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -119,19 +119,13 @@ pub fn prove_sharing(
     let mut files = BTreeMap::new();
     let mut texts: Vec<Arc<str>> = Vec::new();
     for Sample { unit, .. } in &chosen.samples {
-        let rendered = generate::Unit {
-            name: unit.name.clone(),
-            family: &unit.family,
-            kernels: unit.kernels.clone(),
-            codes: Vec::new(),
-        };
-        let text: Arc<str> = Arc::from(generate::unit(&rendered)?);
+        let text: Arc<str> = Arc::from(unit_text(unit)?);
         let path = build_dir.join("src").join(&unit.family).join(format!("{}.cu", unit.name));
         files.insert(path, Arc::clone(&text));
         texts.push(text);
     }
-    let support_digest = lay_out(&build_dir, files)?;
-    let parts = Parts::new(&ready, &sources, &build_dir, &support_digest)?;
+    lay_out(&build_dir, files)?;
+    let parts = Parts::new(&ready, &sources, &build_dir)?;
     let signal = watch_signals()?;
     let setting = Setting {
         home: search.fetching.home.clone(),

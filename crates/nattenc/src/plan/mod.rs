@@ -5,16 +5,19 @@
 
 pub mod capability;
 pub mod describe;
+pub mod diff;
+pub mod explain;
 pub mod gencode;
 pub mod policy;
 pub mod sample;
 pub mod share;
 #[cfg(test)]
 mod tests;
+pub mod totals;
 
-use crate::catalog::{Catalog, Family, Kernel};
+use crate::catalog::{self, Catalog, Family, Kernel};
 use crate::config::share::Mode;
-use crate::config::{CapabilityEntry, Config, Preset, Release, Section, Selector, Traits, Variant};
+use crate::config::{CapabilityEntry, Config, Preset, Release, Section, Selector, Traits, Variant, release};
 use crate::failure::Failure;
 use capability::{Capability, CapabilityRequest, Suffix, Support};
 use gencode::Gencode;
@@ -156,6 +159,8 @@ pub struct Counts {
     pub shared_pairs: usize,
     /// (unit, capability) pairs left out because none of the unit's kernels runs there.
     pub dead_pairs: usize,
+    /// (unit, capability) pairs of the canonical rendering, dead ones too: everything everywhere.
+    pub canonical_pairs: usize,
 }
 
 /// The whole decision.
@@ -217,6 +222,11 @@ impl Plan {
         self.units.iter().map(|u| u.kernels.len()).sum()
     }
 
+    /// The units of a section.
+    pub fn section_units<'a>(&'a self, section: &'a str) -> impl Iterator<Item = &'a UnitPlan> {
+        self.units.iter().filter(move |u| u.section == section)
+    }
+
     /// What was decided about every backend, by name.
     pub fn backends(&self) -> BTreeMap<String, BackendPlan> {
         BACKENDS
@@ -276,6 +286,17 @@ pub fn plan(
         counts: Counts::default(),
         warnings: Vec::new(),
     };
+    if known.is_none() {
+        // With a toolkit, the toolkit said so already.
+        plan.warnings.extend(release::known(variant.release)?);
+    }
+    if config.natten != catalog::NATTEN {
+        plan.warnings.push(format!(
+            "natten {}: the kernel tables of this nattenc are those of {}; `nattenc regen --oracle` compares them with its generators",
+            config.natten,
+            catalog::NATTEN
+        ));
+    }
     let asked = Asked { config, variant, known, scope, catalog };
     let mut problems = Vec::new();
     for section in &config.sections {
@@ -285,9 +306,13 @@ pub fn plan(
         plan.sections.push(section_plan);
     }
     if !problems.is_empty() {
-        return Err(Failure::config(problems.join("\n"))
-            .hint("add a cuda-minver or cuda-maxver gate to the capability, take it out of build.toml, or choose another variant")
-            .into());
+        let hint = if asked.scope.capabilities.is_some() {
+            "choose other capabilities or another variant; `nattenc plan` shows what each variant builds"
+        } else {
+            "add a cuda-minver or cuda-maxver gate to the capability, take it out of build.toml, or choose another variant"
+        };
+        problems.dedup();
+        return Err(Failure::config(problems.join("\n")).hint(hint).into());
     }
     check_units(&plan, config)?;
     check_selectors(&asked.scope, catalog)?;
@@ -314,6 +339,8 @@ struct Scope {
     sections: Option<Vec<String>>,
     families: Option<Vec<String>>,
     capabilities: Option<Vec<CapabilityRequest>>,
+    /// Who asked for those capabilities: `--capability`, or a preset with its place.
+    asker: String,
     select: Vec<Selector>,
     units: Vec<String>,
     policies: Policies,
@@ -375,7 +402,18 @@ impl Scope {
         let text = if parts.is_empty() { "the whole of build.toml".to_owned() } else { parts.join(" with ") };
         let policies = request.policy.map_or_else(|| config.policies.clone(), Policies::only);
         let units = request.units.clone();
-        Ok(Scope { sections, families, capabilities, select, units, policies, text })
+        let asker = match preset {
+            Some(preset) if request.capabilities.is_none() => {
+                format!("{}: capabilities of [preset.{}]", preset.at, preset.name)
+            }
+            _ => "--capability".to_owned(),
+        };
+        Ok(Scope { sections, families, capabilities, asker, select, units, policies, text })
+    }
+
+    /// Whether a kernel of that unit is wanted.
+    fn takes(&self, unit: &str, family: &str, kernel: &Kernel) -> bool {
+        (self.units.is_empty() || self.units.iter().any(|u| u == unit)) && self.selects(family, kernel)
     }
 
     fn selects(&self, family: &str, kernel: &Kernel) -> bool {
@@ -462,12 +500,13 @@ impl Asked<'_> {
                         Decision::Build
                     }
                     Verdict::Vanishes(reason) => {
-                        let place = entry.map_or_else(|| section.at.to_string(), |e| e.at.to_string());
-                        if section.required {
-                            problems.push(format!(
-                                "{place}: section {}: {reason}; no gate of build.toml explains that it is left out",
-                                section.name
-                            ));
+                        match (&self.scope.capabilities, entry) {
+                            (Some(_), _) => problems.push(format!("{}: {reason}", self.scope.asker)),
+                            (None, Some(entry)) if section.required => problems.push(format!(
+                                "{}: section {}: {reason}; no gate of build.toml explains that it is left out",
+                                entry.at, section.name
+                            )),
+                            _ => {}
                         }
                         Decision::Skip(reason)
                     }
@@ -476,6 +515,9 @@ impl Asked<'_> {
             capabilities.push(CapabilityPlan::new(request, decision));
         }
 
+        if section.required && self.scope.capabilities.is_none() {
+            self.check_kernels(section, declared, &capabilities, problems);
+        }
         let any = capabilities.iter().any(CapabilityPlan::built);
         let families = section
             .families
@@ -498,6 +540,36 @@ impl Asked<'_> {
             })
             .collect();
         Ok(SectionPlan { name: section.name.clone(), capabilities, families })
+    }
+}
+
+impl Asked<'_> {
+    /// A declared capability that no kernel of the section's families runs on is a mistake that would
+    /// otherwise vanish in silence.
+    fn check_kernels(
+        &self,
+        section: &Section,
+        declared: &[CapabilityEntry],
+        decided: &[CapabilityPlan],
+        problems: &mut Vec<String>,
+    ) {
+        let families: Vec<&Family> = section.families.iter().filter_map(|f| self.catalog.family(f)).collect();
+        if families.is_empty() {
+            return;
+        }
+        for (entry, _) in declared.iter().zip(decided).filter(|(_, row)| row.built()) {
+            let number = entry.request.capability.number();
+            if !families.iter().any(|f| f.kernels().any(|k| k.live_on(number))) {
+                problems.push(format!(
+                    "{}: section {}: no kernel of its families, at {}, runs on {}: {}",
+                    entry.at,
+                    section.name,
+                    section.at,
+                    entry.request,
+                    section.families.join(", ")
+                ));
+            }
+        }
     }
 }
 
@@ -556,7 +628,8 @@ fn wanted_capabilities<'a>(
                 .flat_map(|s| s.capabilities.iter().map(|e| e.request.capability.to_string()))
                 .collect();
             return Err(Failure::config(format!(
-                "--capability {request}: no section of {} takes it\n  declared: {}",
+                "{} {request}: no section of {} takes it\n  declared: {}",
+                scope.asker,
                 section.at.file.display(),
                 known.into_iter().collect::<Vec<_>>().join(", ")
             ))
@@ -583,6 +656,13 @@ fn verdict(request: CapabilityRequest, variant: &Variant, known: Option<&[Capabi
         // Without a compiler to ask, the table alone decides.
         Support::NotListed if known.is_none() => Verdict::Build,
         Support::OnlyCompilerKnows => Verdict::Warn(reason),
+        // A compiler newer than the table may know what the table does not.
+        Support::Unknown if known.is_none() && release::known(variant.release).is_ok_and(|w| w.is_some()) => {
+            Verdict::Warn(format!(
+                "{capability} is not known to nattenc: nvcc {} decides whether it can be built",
+                variant.release
+            ))
+        }
         Support::TooOld(_) | Support::Dropped(..) | Support::NotListed | Support::Unknown => {
             Verdict::Vanishes(reason)
         }
@@ -619,16 +699,16 @@ fn add_family(
     let rules = Rules { pairs: &section.share, sharing: plan.sharing, prune: plan.pruned };
     for (index, groups) in scope.policies.of(&family.name).split(family)?.into_iter().enumerate() {
         let unit = family.unit_name(index);
-        let wanted = scope.units.is_empty() || scope.units.contains(&unit);
         let all: Vec<&'static Kernel> = groups.iter().flat_map(|g| &g.kernels).collect();
         let selected: Vec<&'static Kernel> =
-            all.iter().copied().filter(|k| wanted && scope.selects(&family.name, k)).collect();
+            all.iter().copied().filter(|k| scope.takes(&unit, &family.name, k)).collect();
         let live: Vec<&'static Kernel> = selected
             .iter()
             .copied()
             .filter(|k| requests.iter().any(|r| k.live_on(r.capability.number())))
             .collect();
         plan.counts.canonical_units += 1;
+        plan.counts.canonical_pairs += requests.len();
         plan.counts.canonical_kernels += all.len();
         plan.counts.unselected += all.len() - selected.len();
         plan.counts.dead += selected.len() - live.len();
@@ -659,7 +739,7 @@ fn add_family(
 /// Makes a section's decisions true of its units: what no unit holds is not built, and what units share
 /// is shared.
 fn settle(section: &mut SectionPlan, plan: &Plan, scope: &Scope) {
-    let units: Vec<&UnitPlan> = plan.units.iter().filter(|u| u.section == section.name).collect();
+    let units: Vec<&UnitPlan> = plan.section_units(&section.name).collect();
     for capability in section.capabilities.iter_mut().filter(|c| c.built()) {
         let rows: Vec<&CapabilityPlan> = units
             .iter()

@@ -3,6 +3,7 @@
 use super::*;
 use crate::catalog;
 use crate::config;
+use crate::failure::{Class, class};
 
 const HEAD: &str = "edition = 1\n[general]\ndefault-variant = \"cu130\"\n[upstream]\nnatten = \"0.21.7\"\n";
 
@@ -176,4 +177,250 @@ fn section_says_what_its_units_hold() {
     );
     assert_eq!(rows[1].decision, Decision::Build);
     assert_eq!(plan.sections[0].built().len(), 1);
+}
+
+/// The message of a plan that fails with that class.
+fn refused(sections: &str, variant: &str, request: &Request, wanted: Class) -> String {
+    let error = planned(sections, variant, request).expect_err(sections);
+    assert_eq!(class(&error), wanted, "{error:#}");
+    // Places without the temporary folder.
+    let plain = |word: &str| word.find("build.toml").map_or(word.to_owned(), |at| word[at..].to_owned());
+    let line = |line: &str| line.split(' ').map(plain).collect::<Vec<_>>().join(" ");
+    format!("{error:#}").lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn what_vanishes_without_a_gate_is_an_error_at_its_place() {
+    let section = |name: &str, family: &str, capabilities: &str| {
+        format!("[section.{name}]\nfamilies = [\"{family}\"]\ncuda-capabilities = [{capabilities}]\n")
+    };
+    for (sections, variant, parts) in [
+        // P09: an empty effective set.
+        (
+            section("core", "fna", "\"12.0\""),
+            "cu126",
+            &["build.toml:8:22: section core: 12.0 needs cuda >= 12.8", "no gate"][..],
+        ),
+        (
+            section("core", "fna", "\"7.0\""),
+            "cu130",
+            &["build.toml:8:22", "7.0 ends with cuda 12.9, found 13.0"],
+        ),
+        // P10: known to nobody.
+        (
+            section("core", "fna", "\"9.0\", \"99.9\""),
+            "cu128",
+            &["build.toml:8:29", "99.9 is known neither to nvcc 12.8 nor"],
+        ),
+        // P14: dropped by a newer toolkit.
+        (section("core", "fna", "\"7.0\", \"8.0\""), "cu132", &["7.0 ends with cuda 12.9, found 13.2"]),
+        // P15: newer than the toolkit, or renamed.
+        (
+            section("blackwell", "blackwell_fna", "\"10.0a\", \"10.3a\""),
+            "cu128",
+            &["10.3a needs cuda >= 12.9, found 12.8"],
+        ),
+        (section("core", "fna", "\"12.1\""), "cu128", &["12.1 needs cuda >= 12.9"]),
+        (section("core", "fna", "\"10.1\""), "cu130", &["10.1 ends with cuda 12.9 and is called 11.0 since"]),
+        // No kernel runs there, and nothing says so.
+        (
+            section("hopper", "hopper_fna", "\"9.0a\", \"10.0a\""),
+            "cu130",
+            &[
+                "build.toml:8:30: section hopper: no kernel of its families, at build.toml:6:10, runs on 10.0a: hopper_fna",
+            ],
+        ),
+        (section("hopper", "hopper_fna", "\"8.0\""), "cu130", &["runs on 8.0"]),
+    ] {
+        let found = refused(&sections, variant, &Request::default(), Class::Config);
+        assert!(parts.iter().all(|part| found.contains(part)), "{parts:?}\n{found}");
+        // Not required: left out, with the same reason.
+        let beside = format!(
+            "{sections}required = false\n[section.beside]\nfamilies = [\"compute_delta\"]\ncuda-capabilities = [\"8.0\"]\n"
+        );
+        let plan = planned(&beside, variant, &Request::default()).unwrap();
+        assert!(plan.skips.iter().any(|s| s.what.starts_with("capability ")), "{:?}", plan.skips);
+    }
+}
+
+#[test]
+fn every_problem_of_a_plan_is_told_at_once() {
+    let sections = core("fna", "7.0 8.0 12.1 99.9", &[]);
+    let found = refused(&sections, "cu128", &Request::default(), Class::Config);
+    assert_eq!(found.lines().count(), 2, "{found}");
+    let found = refused(&sections, "cu132", &Request::default(), Class::Config);
+    assert!(found.contains("7.0 ends") && found.contains("99.9 is known neither"), "{found}");
+}
+
+#[test]
+fn mistakes_of_an_option_are_reported_at_the_option() {
+    let sections = core("fna", "8.0 9.0", &[]) + "[preset.new]\ncapabilities = [\"12.1\"]\n";
+    let asking = |capability: &str| Request {
+        capabilities: Some(vec![capability.parse().unwrap()]),
+        ..Request::default()
+    };
+    for (request, start) in [
+        (asking("12.0"), "--capability: 12.0 needs cuda >= 12.8, found 12.6"),
+        (asking("99.9"), "--capability: 99.9 is known neither to nvcc 12.6 nor to nattenc"),
+        (asking("9.0a"), "--capability 9.0a: no section of "),
+        (
+            Request { preset: Some("new".to_owned()), ..Request::default() },
+            "build.toml:10:9: capabilities of [preset.new]: 12.1 needs cuda >= 12.9, found 12.6",
+        ),
+    ] {
+        let found = refused(&sections, "cu126", &request, Class::Config);
+        assert!(found.starts_with(start), "{start}\n{found}");
+    }
+}
+
+#[test]
+fn toolkits_and_sources_that_nattenc_does_not_know_are_warned_of() {
+    let sections = core("compute_delta", "9.0", &[]);
+    let warnings =
+        |sections: &str, variant: &str| planned(sections, variant, &Request::default()).unwrap().warnings;
+    assert!(warnings(&sections, "cu139").iter().any(|w| w.contains("cuda 13.9 is newer than")));
+    assert!(!warnings(&sections, "cu130").iter().any(|w| w.contains("is newer than")));
+    let found = refused(&sections, "cu140", &Request::default(), Class::Toolchain);
+    assert!(found.contains("cuda 14.0 is not supported"), "{found}");
+    // A capability that the table lacks may be one of a compiler that is newer than the table, and only then.
+    let newer = core("compute_delta", "9.0 13.0", &[]);
+    assert!(
+        warnings(&newer, "cu139").iter().any(|w| w.starts_with("13.0 is not known to nattenc: nvcc 13.9"))
+    );
+    assert!(refused(&newer, "cu130", &Request::default(), Class::Config).contains("13.0 is known neither"));
+    // A compiler that is there is asked.
+    let (config, variant) = setting(&newer, "cu130").unwrap();
+    let listed: Vec<Capability> = ["9.0", "13.0"].map(|c| c.parse().unwrap()).into();
+    let plan =
+        plan(&config, &variant, Some(&listed), &Request::default(), catalog::catalog().unwrap()).unwrap();
+    assert_eq!(plan.warnings, ["13.0 is listed by nvcc 13.0 but not known to nattenc"]);
+    let (mut config, variant) = setting(&sections, "cu130").unwrap();
+    config.natten = "0.21.6".to_owned();
+    let plan =
+        super::plan(&config, &variant, None, &Request::default(), catalog::catalog().unwrap()).unwrap();
+    assert!(
+        plan.warnings.iter().any(|w| w.starts_with("natten 0.21.6: the kernel tables")),
+        "{:?}",
+        plan.warnings
+    );
+}
+
+#[test]
+fn difference_of_two_plans_has_reasons() {
+    let gated = "[section.blackwell]\nfamilies = [\"blackwell_fmha\"]\ncuda-capabilities = [\"10.0a\", { cap = \"10.3a\", cuda-minver = \"12.9\" }]\n";
+    let before =
+        planned(&(core("compute_delta", "8.0 9.0", &[]) + gated), "cu128", &Request::default()).unwrap();
+    let pair: &[_] = &[("9.0", "8.0", "identical")];
+    let after = planned(&(core("compute_delta fmha", "8.0 9.0", pair) + gated), "cu129", &Request::default())
+        .unwrap();
+    let found = diff::diff(("cu128", &before), ("cu129", &after));
+    let change = |list: &[diff::Change], what: &str| list.iter().find(|c| c.what == what).unwrap().clone();
+    let nine = change(&found.capabilities, "core/9.0");
+    assert_eq!(
+        (nine.before.as_deref(), nine.after.as_deref()),
+        (Some("build"), Some("share: identical, from 8.0"))
+    );
+    let new = change(&found.capabilities, "blackwell/10.3a");
+    assert!(new.before.unwrap().contains("needs cuda 12.9 or later, variant cu128 has 12.8"));
+    assert_eq!(change(&found.families, "core/fmha").before, None);
+    let units: Vec<(&str, &str)> = found.units.iter().map(|u| (u.unit.as_str(), u.change)).collect();
+    assert!(
+        units.contains(&("core/compute_delta_000", "changed")) && units.contains(&("core/fmha_002", "added")),
+        "{units:?}"
+    );
+    let fmha = found.units.iter().find(|u| u.change == "added").unwrap();
+    assert_eq!(fmha.reason, "cu128: section core does not list family fmha");
+    assert!(!fmha.kernels_added.is_empty() && fmha.kernels_removed.is_empty());
+    let text = found.text();
+    assert!(text.contains("changed: 4 units, +0 -0 kernels; 10.3a: not there -> build\n    blackwell/blackwell_fmha_000..003"), "{text}");
+    assert!(diff::diff(("a", &after), ("b", &after)).is_empty());
+}
+
+#[test]
+fn everything_that_a_plan_names_is_explained() {
+    let sections = core("fna compute_delta", "7.5 9.0", &[("9.0", "8.0", "identical")])
+        + "[section.hopper]\nfamilies = [\"hopper_fmha\"]\ncuda-capabilities = [\"9.0a\"]\ncuda-minver = \"13.0\"\n";
+    let (config, variant) = setting(&sections, "cu129").unwrap();
+    let catalog = catalog::catalog().unwrap();
+    let request = Request::default();
+    let plan = super::plan(&config, &variant, None, &request, catalog).unwrap();
+    let say = |subject: &str| explain::explain(&config, &plan, &request, catalog, subject);
+    for (subject, kind, decision, part) in [
+        ("9.0", "capability", "build", "8.0, whose PTX would serve it, is not built"),
+        ("core/9.0", "capability", "build", "may share PTX of 8.0 (identical), declared at "),
+        ("9.0a", "capability", "skip", "section hopper needs cuda 13.0 or later, variant cu129 has 12.9"),
+        ("fna_000", "unit", "skip", "none of its selected kernels runs on 7.5, 9.0"),
+        ("core/fna_011", "unit", "build", "9.0: build; 8.0, whose PTX"),
+        ("hopper_fmha_000", "unit", "skip", "not compiled: needs cuda 13.0 or later"),
+        ("hopper_fmha", "family", "skip", "10 kernels, 10 selected, 0 compiled in 0 of 5 units"),
+        (
+            "hopper_fmha",
+            "backend",
+            "skip",
+            "stubbed: its functions are in the library and answer with that reason",
+        ),
+        ("compute_delta", "backend", "build", "built for 7.5, 9.0"),
+        ("hopper", "section", "skip", "9.0a: skip: section hopper needs cuda 13.0"),
+        ("fna1d_32x128x32_sm50_float32_cm_0", "kernel", "skip", "runs on SM [50,70)"),
+        ("fna1d_32x128x32_sm80_float32_cm_0", "kernel", "build", "7.5: it does not run there"),
+    ] {
+        let found = say(subject).unwrap();
+        let one = found.iter().find(|e| e.kind == kind).unwrap_or_else(|| panic!("{subject}: {found:?}"));
+        assert_eq!(one.decision, decision, "{one:?}");
+        assert!(one.lines.join("\n").contains(part), "{part}\n{one:?}");
+    }
+    let error = say("fan").unwrap_err();
+    assert_eq!(class(&error), Class::Config);
+    assert!(say("core/hopper_fmha").is_err());
+}
+
+#[test]
+fn sample_has_every_kind_of_kernel_and_both_ways_to_each_capability() {
+    use sample::{Choice, Pair, samples};
+    let sections = core("fmha token_permute", "8.0 9.0 10.0 12.0", &[("9.0", "8.0", "identical")]);
+    let (config, variant) = setting(&sections, "cu130").unwrap();
+    let catalog = catalog::catalog().unwrap();
+    let take = |pairs: &[&str], choice: &Choice| {
+        let pairs: Vec<Pair> = pairs.iter().map(|p| p.parse().unwrap()).collect();
+        samples(&config, &variant, None, &Request::default(), &pairs, choice, catalog)
+    };
+    // Without pairs, those of build.toml.
+    let found = take(&[], &Choice::Few(2)).unwrap();
+    let names: Vec<&str> = found.samples.iter().map(|s| s.unit.name.as_str()).collect();
+    let types = ["bfloat16", "float16", "float32"];
+    for family in ["fmha", "token_permute"] {
+        for direction in ["forward", "backward"] {
+            for dtype in types {
+                assert!(names.contains(&format!("{family}_{direction}_{dtype}").as_str()), "{names:?}");
+            }
+        }
+    }
+    assert_eq!(names.len(), 12, "FP8 runs on 10.0 alone: {names:?}");
+    for sample in &found.samples {
+        assert_eq!(gencodes(&sample.unit), ["arch=compute_80,code=sm_90", "arch=compute_90,code=sm_90"]);
+        assert!(sample.unit.kernels.len() == 2 && sample.unit.kernels.iter().all(|k| k.live_on(80)));
+    }
+    let found = take(&["12.0=10.0", "12.1=12.0"], &Choice::Units(vec!["fmha_002".to_owned()])).unwrap();
+    assert_eq!(
+        gencodes(&found.samples[0].unit),
+        [
+            "arch=compute_100,code=sm_120",
+            "arch=compute_120,code=[sm_120,sm_121]",
+            "arch=compute_121,code=sm_121"
+        ]
+    );
+    for (pairs, choice, part) in [
+        (
+            &["10.3a=10.0a"][..],
+            Choice::Few(1),
+            "--pairs: 10.3a cannot share with 10.0a: PTX of 10.0a is for 10.0a alone",
+        ),
+        (&["8.0=7.0"], Choice::Few(1), "nothing to compare"),
+        (&["9.0=8.0"], Choice::Units(vec!["fmha_999".to_owned()]), "unit \"fmha_999\" is not a unit"),
+    ] {
+        assert!(take(pairs, &choice).unwrap_err().to_string().contains(part), "{part}");
+    }
+    for text in ["9.0", "9.0:8.0", "90=80", "9.0=8.0=7.0"] {
+        assert!(text.parse::<Pair>().is_err(), "{text}");
+    }
 }

@@ -5,8 +5,8 @@
 use super::layout;
 use super::surroundings::{Surroundings, directory};
 use super::version::Version;
-use super::{Digests, Toolkit, complete, host, known};
-use crate::config::{Provider, Variant};
+use super::{Digests, Toolkit, complete, host};
+use crate::config::{Provider, Variant, release};
 use crate::execute::process;
 use crate::failure::Failure;
 use crate::fs;
@@ -179,7 +179,7 @@ fn look(
         candidate.reason = format!("is cuda {}, {variant} needs {release}", version.full);
         return (candidate, None);
     }
-    let checked = known(version.release).and_then(|_| layout::parts(home, around, request.digests));
+    let checked = release::known(version.release).and_then(|_| layout::parts(home, around, request.digests));
     let error = match checked {
         Ok(parts) => {
             candidate.parts.clone_from(&parts.versions);

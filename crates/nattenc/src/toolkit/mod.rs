@@ -18,16 +18,13 @@ pub use host::{HostCompiler, Kind};
 pub use probe::{probe, probe_flags};
 pub use surroundings::Surroundings;
 
-use crate::config::Release;
+use crate::config::{Release, release};
 use crate::failure::Failure;
 use crate::plan::capability::Capability;
 use layout::Parts;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use version::Bound;
-
-/// The newest release that nattenc knows of, per major. A later minor is used with a warning, another major is not.
-const NEWEST: &[Release] = &[Release::new(12, 9), Release::new(13, 5)];
 
 /// A program that takes part in compiling.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -107,7 +104,7 @@ fn complete(
     digests: &dyn Digests,
 ) -> anyhow::Result<Toolkit> {
     let mut warnings = Vec::new();
-    warnings.extend(known(parts.version.release)?);
+    warnings.extend(release::known(parts.version.release)?);
     for name in &surroundings.ignored {
         warnings.push(format!(
             "{name} is set and not passed on to nvcc: write flags as cuda-flags in build.toml"
@@ -143,25 +140,6 @@ fn complete(
         nvcc: parts.nvcc,
         home: parts.home,
     })
-}
-
-/// A warning for a release newer than nattenc, a failure for a major that it knows nothing of.
-fn known(release: Release) -> anyhow::Result<Option<String>> {
-    match NEWEST.iter().find(|newest| newest.major == release.major) {
-        Some(newest) if release <= *newest => Ok(None),
-        Some(newest) => Ok(Some(format!(
-            "cuda {release} is newer than {newest}, the newest that this nattenc knows: what it can compile for is taken from nvcc's own list"
-        ))),
-        None => {
-            let majors: Vec<String> = NEWEST.iter().map(|newest| format!("{}.x", newest.major)).collect();
-            Err(Failure::toolchain(format!(
-                "cuda {release} is not supported: this nattenc knows {}",
-                majors.join(" and ")
-            ))
-            .hint("use a toolkit of one of these, or a newer nattenc")
-            .into())
-        }
-    }
 }
 
 #[cfg(test)]
