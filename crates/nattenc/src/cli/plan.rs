@@ -92,7 +92,7 @@ pub(super) fn run(project: &Project, args: &PlanArgs) -> anyhow::Result<()> {
     }
     let mut text = plan::describe::text(&plan);
     for (unit, command) in plan.units.iter().zip(commands) {
-        text += &format!("\n{}\n  {command}\n", unit.label());
+        text.extend(["\n", &unit.label(), "\n  ", &command, "\n"]);
     }
     report::stdout(&text)
 }

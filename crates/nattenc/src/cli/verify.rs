@@ -4,7 +4,7 @@ use super::{SelectArgs, SupplyArgs};
 use crate::execute::{Limits, OnFailure};
 use crate::failure::Failure;
 use crate::pipeline::{self, Project, ProofOptions};
-use crate::plan::sample::{Choice, Pair};
+use crate::plan::sample::{Choice, Pair, Question};
 use crate::{report, verify};
 use clap::Args;
 use std::path::PathBuf;
@@ -123,10 +123,12 @@ fn of_sharing(project: &Project, args: &VerifyArgs) -> anyhow::Result<()> {
     let (memory, _) = super::memory(sharing.memory.as_deref())?;
     let options = ProofOptions {
         request: args.select.request()?,
-        pairs,
-        choice: match args.select.unit.as_slice() {
-            [] => Choice::Few(sharing.sample),
-            units => Choice::Units(units.to_vec()),
+        question: Question {
+            pairs,
+            choice: match args.select.unit.as_slice() {
+                [] => Choice::Few(sharing.sample),
+                units => Choice::Units(units.to_vec()),
+            },
         },
         supply: args.supply.supply(),
         limits: Limits { jobs: super::jobs(sharing.jobs)?, memory, on_failure: OnFailure::Stop },

@@ -70,7 +70,7 @@ pub fn unit(
     tools: &BTreeMap<String, String>,
     table: &Table,
 ) -> Result<JobId, String> {
-    match phases(graph, plan, text, dry, tools, table, |_| true)?.last() {
+    match phases(graph, plan, text, dry, tools, table)?.last() {
         Some(id) if graph.jobs()[*id].kind == Kind::Host => Ok(*id),
         _ => Err("the dry run does not end with a host compile".to_owned()),
     }
@@ -86,11 +86,12 @@ pub fn device(
     tools: &BTreeMap<String, String>,
     table: &Table,
 ) -> Result<Vec<JobId>, String> {
-    let before_fatbin = |tool| !matches!(tool, Tool::Fatbinary | Tool::HostCompile);
-    phases(graph, plan, text, dry, tools, table, before_fatbin)
+    let mut dry = dry.clone();
+    dry.phases.retain(|phase| !matches!(phase.tool, Tool::Fatbinary | Tool::HostCompile));
+    phases(graph, plan, text, &dry, tools, table)
 }
 
-/// Adds the jobs of the phases that are wanted, and returns them.
+/// Adds the jobs of all phases, and returns them.
 fn phases(
     graph: &mut Graph,
     plan: &UnitPlan,
@@ -98,12 +99,11 @@ fn phases(
     dry: &DryRun,
     tools: &BTreeMap<String, String>,
     table: &Table,
-    wanted: impl Fn(Tool) -> bool,
 ) -> Result<Vec<JobId>, String> {
     let scratch = plan.name.clone();
     let mut made: BTreeMap<String, (JobId, usize)> = BTreeMap::new();
     let mut added = Vec::new();
-    for phase in dry.phases.iter().filter(|p| wanted(p.tool)) {
+    for phase in &dry.phases {
         let mut inputs = Vec::new();
         let mut reads = phase.reads();
         if phase.tool == Tool::HostCompile {

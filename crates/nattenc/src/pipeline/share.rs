@@ -8,7 +8,7 @@ use crate::execute::cache::Cache;
 use crate::execute::{self, Limits, Setting};
 use crate::failure::Failure;
 use crate::graph::{Graph, JobId, Kind, Source, compile};
-use crate::plan::sample::{self, Choice, Pair, Sample};
+use crate::plan::sample::{self, Pair, Question, Sample};
 use crate::plan::{Request, Skip};
 use crate::report::{self, Reporter};
 use crate::verify::code::{self, Comparison};
@@ -25,10 +25,8 @@ const SCHEMA_VERSION: u32 = 1;
 pub struct ProofOptions {
     /// Sections, families and kernels.
     pub request: Request,
-    /// Pairs; those of build.toml where there are none.
-    pub pairs: Vec<Pair>,
-    /// How many kernels.
-    pub choice: Choice,
+    /// Which pairs, by which kernels.
+    pub question: Question,
     /// Toolkit and sources.
     pub supply: supply::Options,
     /// Within which limits it compiles.
@@ -102,8 +100,7 @@ pub fn prove_sharing(
 ) -> anyhow::Result<Proof> {
     let catalog = catalog::catalog()?;
     let choose = |known: Option<&[_]>| {
-        let (pairs, choice) = (&options.pairs, &options.choice);
-        sample::samples(&project.config, variant, known, &options.request, pairs, choice, catalog)
+        sample::samples(&project.config, variant, known, &options.request, &options.question, catalog)
     };
     // As for builds: what cannot be met must not fetch anything.
     choose(None)?;

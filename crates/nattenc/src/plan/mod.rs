@@ -752,7 +752,7 @@ fn settle(section: &mut SectionPlan, plan: &Plan, scope: &Scope) {
         };
         let shares = |row: &&&CapabilityPlan| matches!(row.decision, Decision::Share { .. });
         let alone = rows.iter().filter(|r| !shares(r)).count();
-        capability.decision = rows.iter().find(shares).unwrap_or(&first).decision.clone();
+        capability.decision = rows.iter().find(shares).unwrap_or(first).decision.clone();
         let note = rows.iter().find_map(|r| r.note.as_deref());
         capability.note = match note {
             Some(note) if alone < rows.len() => {

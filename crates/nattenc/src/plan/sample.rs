@@ -40,6 +40,15 @@ impl FromStr for Pair {
     }
 }
 
+/// What is to be found out.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// The pairs; those of build.toml where there are none.
+    pub pairs: Vec<Pair>,
+    /// The kernels that they are compared by.
+    pub choice: Choice,
+}
+
 /// Kernels that are compiled together, and the pairs that they are compared for.
 #[derive(Debug, Clone)]
 pub struct Sample {
@@ -63,16 +72,16 @@ pub fn declared(section: &Section, pair: Pair) -> Option<&Share> {
     section.share.iter().find(|s| s.capability == pair.capability && s.from == pair.from)
 }
 
-/// What to compile to compare `pairs`, or where none are given those of build.toml.
+/// What to compile to answer a question.
 pub fn samples(
     config: &Config,
     variant: &Variant,
     known: Option<&[Capability]>,
     request: &Request,
-    pairs: &[Pair],
-    choice: &Choice,
+    question: &Question,
     catalog: &'static Catalog,
 ) -> anyhow::Result<Samples> {
+    let Question { pairs, choice } = question;
     for pair in pairs {
         if let Some(why) = impossible(pair.capability, pair.from) {
             return Err(Failure::config(format!(
@@ -90,7 +99,7 @@ pub fn samples(
             continue;
         }
         let own = section.share.iter().map(|s| Pair { capability: s.capability, from: s.from });
-        let asked: Vec<Pair> = if pairs.is_empty() { own.collect() } else { pairs.to_vec() };
+        let asked: Vec<Pair> = if pairs.is_empty() { own.collect() } else { pairs.clone() };
         let mut usable = Vec::new();
         for pair in asked {
             let lacking = [pair.capability, pair.from].into_iter().find_map(|c| {
@@ -178,7 +187,7 @@ fn add_family(
         let mut sets: Vec<(Vec<&'static Kernel>, Vec<Pair>)> = Vec::new();
         for pair in pairs {
             let both = |k: &&Kernel| k.live_on(pair.capability.number()) && k.live_on(pair.from.number());
-            let live: Vec<&'static Kernel> = kernels.iter().copied().filter(|k| both(&k)).collect();
+            let live: Vec<&'static Kernel> = kernels.iter().copied().filter(|k| both(k)).collect();
             let taken = match choice {
                 Choice::Few(count) => spread(&live, *count),
                 Choice::Units(_) => live,

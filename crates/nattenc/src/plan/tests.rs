@@ -79,7 +79,8 @@ fn pairs_share_one_front_end_as_far_as_they_are_allowed() {
         let backend = &plan.backends()["compute_delta"];
         let mut asked: Vec<&str> = capabilities.split(' ').collect();
         let mut answers: Vec<&str> = backend.capabilities.iter().map(String::as_str).collect();
-        (asked.sort_unstable(), answers.sort_unstable());
+        asked.sort_unstable();
+        answers.sort_unstable();
         assert_eq!(answers, asked);
     }
 }
@@ -376,13 +377,14 @@ fn everything_that_a_plan_names_is_explained() {
 
 #[test]
 fn sample_has_every_kind_of_kernel_and_both_ways_to_each_capability() {
-    use sample::{Choice, Pair, samples};
+    use sample::{Choice, Pair, Question, samples};
     let sections = core("fmha token_permute", "8.0 9.0 10.0 12.0", &[("9.0", "8.0", "identical")]);
     let (config, variant) = setting(&sections, "cu130").unwrap();
     let catalog = catalog::catalog().unwrap();
     let take = |pairs: &[&str], choice: &Choice| {
         let pairs: Vec<Pair> = pairs.iter().map(|p| p.parse().unwrap()).collect();
-        samples(&config, &variant, None, &Request::default(), &pairs, choice, catalog)
+        let question = Question { pairs, choice: choice.clone() };
+        samples(&config, &variant, None, &Request::default(), &question, catalog)
     };
     // Without pairs, those of build.toml.
     let found = take(&[], &Choice::Few(2)).unwrap();
