@@ -30,13 +30,13 @@ pub struct ExplainArgs {
     /// The variant, one of `nattenc variants`; build.toml names the default
     #[arg(long, value_name = "NAME")]
     variant: Option<String>,
+    /// Print what is to say as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     select: SelectArgs,
     #[command(flatten)]
     supply: SupplyArgs,
-    /// Print what is to say as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub(super) fn run(project: &Project, args: &ExplainArgs) -> anyhow::Result<()> {

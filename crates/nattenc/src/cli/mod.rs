@@ -38,6 +38,7 @@ Examples:
   nattenc build --variant cu130 --preset starter   a small library, in minutes
   nattenc build --variant cu130                    everything that build.toml lists
   nattenc plan --variant cu128                     what would be built, and what not, and why
+  nattenc explain 10.3a --variant cu128            why this one is or is not
 
 Exit codes:
   0 done: everything planned exists and is verified
@@ -63,7 +64,8 @@ pub enum Command {
     Variants(variants::VariantsArgs),
     /// Show which toolkits this machine has, and what a build would use
     Doctor(doctor::DoctorArgs),
-    /// Prove that an artifact is what its manifest says; needs no toolkit and no GPU
+    /// Prove that an artifact is what its manifest says, without toolkit and GPU; or, with --share-ptx, that
+    /// capabilities may share PTX
     Verify(verify::VerifyArgs),
     /// Remove what builds left: build/VARIANT and dist/VARIANT
     Clean(clean::CleanArgs),

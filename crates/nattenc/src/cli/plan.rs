@@ -44,11 +44,11 @@ pub struct PlanArgs {
     /// The nvcc command of every unit too, as it runs in its scratch directory
     #[arg(long, conflicts_with_all = ["diff", "diff_config"])]
     commands: bool,
-    #[command(flatten)]
-    select: SelectArgs,
     /// Print the whole plan as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    select: SelectArgs,
 }
 
 pub(super) fn run(project: &Project, args: &PlanArgs) -> anyhow::Result<()> {
