@@ -76,7 +76,7 @@ pub fn unit(
     }
 }
 
-/// Adds the jobs that make a unit's PTX and cubins, as [`unit`] does, and none of those after them.
+/// Adds the jobs that make a unit's PTX and cubins, as [`unit()`] does, and none of those after them.
 /// Returns them all.
 pub fn device(
     graph: &mut Graph,
