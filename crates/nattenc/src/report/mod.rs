@@ -42,6 +42,8 @@ pub trait Reporter: Sync {
     fn finished(&self, job: &Job, outcome: Outcome);
     /// Called a few times a second while jobs run.
     fn tick(&self);
+    /// How long the build will still take.
+    fn left(&self, time: Duration);
     /// Something that a user should know.
     fn warning(&self, text: &str);
     /// A line of the result.
