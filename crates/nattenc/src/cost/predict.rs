@@ -202,6 +202,7 @@ mod tests {
             section: "core".into(),
             family: "fna".into(),
             kernels,
+            capabilities: vec![],
             gencodes,
             flags: vec![],
         }
