@@ -12,7 +12,8 @@ was not fitted to (each unit left out once). --check writes nothing. Needs pytho
 
 --totals PLAN CSV FAMILIES adds units of which the CPU time of one whole nvcc call is known (columns file, as
 fna/source_56.cu, capability, exit, cpu_s); what the host's phases leave of it is dealt out to cicc and ptxas in
-proportion to their predictions, so it says much about what sets kernels apart and little about the phases.
+proportion to their predictions, so it says much about what sets kernels apart and little about the phases. Units
+without a live kernel say how much more than ours such a compile takes at all, which is taken off the others.
 
 A quantity (CPU seconds, memory in MB, bytes) of a phase is
 
@@ -155,16 +156,22 @@ def totals(plan, file, families):
 
 def deal_out(wholes, lines):
     """Device jobs by family and phase, each with its part of what its unit's host jobs leave of the total."""
-    found = {}
+    found, rests = {}, {}
     for family, seconds, phases in wholes:
         predicted = {phase: lines[family, phase].predict(job) for phase, job in phases.items()}
-        device = predicted["cicc"] + predicted["ptxas"]
         # There are two preprocessings.
-        left = seconds - (sum(predicted.values()) + predicted["preprocess"] - device)
-        for phase in ("cicc", "ptxas"):
-            job, share = phases[phase], predicted[phase] / device
-            part = Job(job.unit, job.live, job.dead, job.sm, [], {"cpu": max(left * share, 0.0)})
-            found.setdefault((family, phase), []).append(part)
+        rest = seconds - sum(predicted.values()) - predicted["preprocess"]
+        rests.setdefault((family, bool(phases["cicc"].live)), []).append((rest, predicted, phases))
+    for (family, live), units in sorted(rests.items()):
+        # Units without a live kernel show what such a compile takes beside what ours does.
+        overhead = statistics.median(rest for rest, _, _ in rests.get((family, False), [(0.0, {}, {})]))
+        for rest, predicted, phases in units if live else []:
+            device = predicted["cicc"] + predicted["ptxas"]
+            for phase in ("cicc", "ptxas"):
+                job = phases[phase]
+                seconds = predicted[phase] * (1 + (rest - overhead) / device)
+                part = Job(job.unit, job.live, job.dead, job.sm, [], {"cpu": max(seconds, 0.0)})
+                found.setdefault((family, phase), []).append(part)
     return found
 
 

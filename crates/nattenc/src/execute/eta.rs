@@ -172,9 +172,12 @@ mod tests {
         jobs
     }
 
+    /// How much longer a job truly takes than predicted, by its kind and a random number.
+    type Truth = fn(Kind, f64) -> f64;
+
     /// The worst error of the estimated end, and of what is left at the tenth, as parts of the truth, where
     /// jobs truly take `truth(kind, noise)` times what is predicted.
-    fn worst(units: usize, cores: usize, memory: u64, truth: fn(Kind, f64) -> f64) -> (f64, f64) {
+    fn worst(units: usize, cores: usize, memory: u64, truth: Truth) -> (f64, f64) {
         let mut noise = Noise(7);
         let jobs = build(units, &mut noise);
         let tasks: Vec<Task> = jobs
@@ -208,7 +211,7 @@ mod tests {
     #[test]
     fn estimate_is_right_within_a_fifth_after_the_first_tenth_of_the_work() {
         const MUCH: u64 = 1 << 40;
-        let cases: [(&str, fn(Kind, f64) -> f64); 5] = [
+        let cases: [(&str, Truth); 5] = [
             ("as predicted", |_, _| 1.0),
             ("a slow machine", |_, noise| 1.7 * (0.85 + 0.3 * noise)),
             ("a fast machine", |_, noise| 0.4 * (0.85 + 0.3 * noise)),

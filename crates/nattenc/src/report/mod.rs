@@ -138,7 +138,9 @@ mod tests {
         {
             assert_eq!(bytes(n), text);
         }
-        for (ms, text) in [(40, "0.0 s"), (4_240, "4.2 s"), (190_000, "3 min 10 s"), (7_530_000, "2 h 05 min")] {
+        for (ms, text) in
+            [(40, "0.0 s"), (4_240, "4.2 s"), (190_000, "3 min 10 s"), (7_530_000, "2 h 05 min")]
+        {
             assert_eq!(duration(Duration::from_millis(ms)), text);
         }
     }
