@@ -5,6 +5,7 @@ mod clean;
 mod doctor;
 mod fetch;
 mod plan;
+mod prediction;
 mod regen;
 mod variants;
 mod verify;

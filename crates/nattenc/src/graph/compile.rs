@@ -60,7 +60,7 @@ pub fn unit(
     tools: &BTreeMap<String, String>,
     table: &Table,
 ) -> Result<JobId, String> {
-    match phases(graph, plan, text, dry, tools, table, |_| true)?.last() {
+    match phases(graph, plan, text, dry, (tools, table), |_| true)?.last() {
         Some(id) if graph.jobs()[*id].kind == Kind::Host => Ok(*id),
         _ => Err("the dry run does not end with a host compile".to_owned()),
     }
@@ -77,7 +77,7 @@ pub fn device(
     table: &Table,
 ) -> Result<Vec<JobId>, String> {
     let before_fatbin = |tool| !matches!(tool, Tool::Fatbinary | Tool::HostCompile);
-    phases(graph, plan, text, dry, tools, table, before_fatbin)
+    phases(graph, plan, text, dry, (tools, table), before_fatbin)
 }
 
 /// Adds the jobs of the phases that are wanted, and returns them.
@@ -86,8 +86,7 @@ fn phases(
     plan: &UnitPlan,
     text: &Arc<str>,
     dry: &DryRun,
-    tools: &BTreeMap<String, String>,
-    table: &Table,
+    (tools, table): (&BTreeMap<String, String>, &Table),
     wanted: impl Fn(Tool) -> bool,
 ) -> Result<Vec<JobId>, String> {
     let scratch = plan.name.clone();
