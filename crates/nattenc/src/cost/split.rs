@@ -10,9 +10,9 @@
 use super::{PHASES, Table};
 use crate::catalog::{Catalog, Family, Group};
 
-/// A unit's target share of the cost of all families is one in this many. With all of build.toml for CUDA 13.0
-/// (the table predicts) 96 takes no more CPU time than upstream's default split, 9 h 58 min, a sixth less memory
-/// in one process, and on 64 cores 9 min 30 s instead of 16 min 19 s; finer shares only add headers.
+/// A unit's target share of the cost of all families is one in this many. For all of build.toml with CUDA
+/// 13.0 the table predicts of 96 the CPU time of upstream's default split (10 h), a seventh less memory in the
+/// largest process, and on 64 cores 9 min 25 s instead of 15 min 49 s; finer shares only add headers.
 pub const SHARES: u64 = 96;
 
 /// What splits need to know of a family.
