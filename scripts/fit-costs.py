@@ -11,8 +11,9 @@ same bytes. It prints, per family and phase, how far the fit is off, and how far
 was not fitted to (each unit left out once). --check writes nothing. Needs python 3.11 and nothing else.
 
 --totals PLAN CSV FAMILIES adds units of which the CPU time of one whole nvcc call is known (columns file, as
-fna/source_56.cu, capability, exit, cpu_s); it is dealt out to the phases in proportion to the table's own
-prediction, so it says much about what sets kernels apart and little about the phases.
+fna/source_56.cu, capability, exit, cpu_s); what the host's phases leave of it is dealt out to cicc and ptxas in
+proportion to their predictions, so it says much about what sets kernels apart and little about the phases. Units
+without a live kernel say how much more than ours such a compile takes at all, which is taken off the others.
 
 A quantity (CPU seconds, memory in MB, bytes) of a phase is
 
@@ -154,15 +155,22 @@ def totals(plan, file, families):
 
 
 def deal_out(wholes, lines):
-    """Jobs by family and phase, each with the part of its unit's total that the lines say."""
-    found = {}
+    """Device jobs by family and phase, each with its part of what its unit's host jobs leave of the total."""
+    found, rests = {}, {}
     for family, seconds, phases in wholes:
         predicted = {phase: lines[family, phase].predict(job) for phase, job in phases.items()}
-        # Two preprocessings; that they are alike is all that is known of them.
-        factor = seconds / (sum(predicted.values()) + predicted["preprocess"])
-        for phase, job in phases.items():
-            if phase in ("cudafe", "cicc", "ptxas", "host"):
-                part = Job(job.unit, job.live, job.dead, job.sm, [], {"cpu": predicted[phase] * factor})
+        # There are two preprocessings.
+        rest = seconds - sum(predicted.values()) - predicted["preprocess"]
+        rests.setdefault((family, bool(phases["cicc"].live)), []).append((rest, predicted, phases))
+    for (family, live), units in sorted(rests.items()):
+        # Units without a live kernel show what such a compile takes beside what ours does.
+        overhead = statistics.median(rest for rest, _, _ in rests.get((family, False), [(0.0, {}, {})]))
+        for rest, predicted, phases in units if live else []:
+            device = predicted["cicc"] + predicted["ptxas"]
+            for phase in ("cicc", "ptxas"):
+                job = phases[phase]
+                seconds = predicted[phase] * (1 + (rest - overhead) / device)
+                part = Job(job.unit, job.live, job.dead, job.sm, [], {"cpu": max(seconds, 0.0)})
                 found.setdefault((family, phase), []).append(part)
     return found
 
@@ -189,10 +197,9 @@ class Line:
         start = {
             "header": base.get("header") or typical / 3,
             "kernel": base.get("kernel") or typical / 3 / max(1, statistics.mean(len(j.live) for j in jobs)),
-            "dead": base.get("dead") or 0.0,
         }
         # An empty body is a small part of a kernel.
-        start["dead"] = start["dead"] or start["kernel"] / 15
+        start["dead"] = start["kernel"] / 15
         self.centre = [math.log(max(start.get(n, 1.0), 1e-9)) for n, _ in self.names]
         self.stray = [STRAY_BASE if n in start else STRAY_WEIGHT for n, _ in self.names]
         self.theta = list(self.centre)
@@ -374,7 +381,9 @@ def rows(table, found, machine):
                         errors += [percent([line.error(job) for job in has]), left_out(table, family, phase, quantity, has)]
                 units = len({job.unit for job in measured})
                 where = f", {machine}" if machine else ""
-                source = f"fit to {len(measured)} jobs of {units} units{where}; median error {errors[0]}"
+                wholes = sum("memory" not in job.measured for job in measured)
+                dealt = f", {wholes} of them parts of whole compiles" if wholes else ""
+                source = f"fit to {len(measured)} jobs of {units} units{dealt}{where}; median error {errors[0]}"
                 print(f"{family:<18} {phase:<10} {len(measured):>5} {units:>5} " + " ".join(f"{e:>9}" for e in errors))
             yield f"\n[family.{family}.{phase}]\nsource = {json.dumps(source)}"
             yield from (f"{quantity} = {line}" for quantity, line in lines.items())

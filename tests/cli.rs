@@ -286,6 +286,46 @@ fn unit_option_keeps_one_unit_and_names_unknown_ones() {
 }
 
 #[test]
+fn plan_predicts_for_the_machine_that_it_is_told_of() {
+    let project = Project::new();
+    let plan = |more: &[&str]| {
+        let run = project.run(&[&["plan", "--variant", "cu130", "--json"], more].concat());
+        run.check(0, &[]);
+        serde_json::from_str::<serde_json::Value>(&run.stdout).unwrap()
+    };
+    let [one, many, tight, part] = [
+        plan(&["-j", "1", "--memory", "100G"]),
+        plan(&["-j", "16", "--memory", "100G"]),
+        plan(&["-j", "16", "--memory", "20G"]),
+        plan(&["-j", "16", "--memory", "100G", "--family", "fna", "--capability", "9.0"]),
+    ];
+    let number = |plan: &serde_json::Value, key: &str| plan["prediction"][key].as_f64().unwrap();
+    let [wall, cpu] = ["wall_seconds", "cpu_seconds"];
+    assert!((number(&one, wall) - number(&one, cpu)).abs() < 1.0);
+    assert!(number(&one, cpu) == number(&many, cpu) && number(&many, wall) < number(&one, wall) / 12.0);
+    assert!(number(&many, wall) < number(&tight, wall));
+    assert!(number(&tight, "peak_memory") <= 20.0 * f64::from(1 << 30));
+    assert!(number(&part, cpu) < number(&many, cpu) / 4.0);
+    assert!(number(&part, "artifact_bytes") < number(&many, "artifact_bytes") / 2.0);
+    let units = part["prediction"]["units"].as_array().unwrap();
+    let names = part["units"].as_array().unwrap().iter();
+    assert!(
+        names
+            .zip(units)
+            .all(|(u, p)| p["unit"].as_str().unwrap() == format!("core/{}", u["name"].as_str().unwrap()))
+    );
+    let sum: f64 = units.iter().map(|u| u["cpu_seconds"].as_f64().unwrap()).sum();
+    // The rest is the host's own sources and the link.
+    assert!((number(&part, cpu) - sum - 3.2).abs() < 0.01, "{sum}");
+    let text = project.run(&["plan", "--variant", "cu130", "-j", "16", "--memory", "100G"]);
+    text.check(0, &[]);
+    assert!(
+        text.stdout.contains("predicted: ") && text.stdout.contains("with 16 processes at once in 107.4 GB")
+    );
+    project.run(&["plan", "--memory", "12"]).check(2, &["--memory", "12G"]);
+}
+
+#[test]
 fn policy_option_overrides_build_toml() {
     let project = Project::new();
     let units = |args: &[&str]| {

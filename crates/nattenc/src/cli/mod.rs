@@ -6,6 +6,7 @@ mod doctor;
 mod explain;
 mod fetch;
 mod plan;
+mod prediction;
 mod regen;
 mod variants;
 mod verify;
@@ -97,8 +98,8 @@ pub struct SelectArgs {
     /// Only this translation unit, as fna_011; may be repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub unit: Vec<String>,
-    /// How finely all families are split into translation units: as upstream does, or by cost; build.toml's
-    /// [policy] has the default
+    /// How finely all families are split into translation units: as upstream does, or by cost (balanced);
+    /// the policy table of build.toml has the default
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
     /// Which of build.toml's pairs of capabilities share PTX, one being assembled from the other's:

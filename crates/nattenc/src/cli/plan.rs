@@ -1,6 +1,7 @@
 //! `nattenc plan`: what a build would hold, and what changes from one plan to another.
 
 use super::SelectArgs;
+use super::prediction::{self, MachineArgs};
 use crate::config::{self, Config, Release, Variant};
 use crate::failure::Failure;
 use crate::graph::compile;
@@ -15,7 +16,9 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Needs no toolkit and fetches nothing. The matrices tell, per capability, whether it is built, shared
 (assembled from another capability's PTX) or skipped and why, and in how many units of each family:
-25 are compiled, 25s are shared.
+25 are compiled, 25s are shared. What a build takes is predicted from the cost table that ships with
+nattenc (templates/cuda/costs.toml), for a machine as fast as the one that the table was fitted on and with
+nothing in the cache.
 
 JSON: schema_version (2) and the fields that ARCHITECTURE.md lists; of --diff and --diff-config:
 schema_version (1), before, after, capabilities and families (what, before, after), units (unit,
@@ -24,6 +27,7 @@ change, reason, capabilities, kernels_added, kernels_removed). Fields may be add
 Examples:
   nattenc plan --variant cu128
   nattenc plan --variant cu130 --preset starter --json
+  nattenc plan --variant cu130 --policy balanced -j 64 --memory 240G
   nattenc plan --toolkit-release 12.8                  for a toolkit that no variant need define
   nattenc plan --family fna --commands                 the nvcc command of every unit
   nattenc plan --diff cu128 cu130                      what the newer toolkit changes, and why
@@ -49,6 +53,8 @@ pub struct PlanArgs {
     json: bool,
     #[command(flatten)]
     select: SelectArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 pub(super) fn run(project: &Project, args: &PlanArgs) -> anyhow::Result<()> {
@@ -83,14 +89,16 @@ pub(super) fn run(project: &Project, args: &PlanArgs) -> anyhow::Result<()> {
     } else {
         Vec::new()
     };
+    let prediction = args.machine.predict(&plan)?;
     if args.json {
         let mut value = plan::describe::json(&plan);
+        value["prediction"] = serde_json::to_value(&prediction)?;
         for (index, command) in commands.into_iter().enumerate() {
             value["units"][index]["command"] = command.into();
         }
         return report::stdout(&serde_json::to_string_pretty(&value)?);
     }
-    let mut text = plan::describe::text(&plan);
+    let mut text = plan::describe::text(&plan) + &prediction::text(&plan, &prediction);
     for (unit, command) in plan.units.iter().zip(commands) {
         text.extend(["\n", &unit.label(), "\n  ", &command, "\n"]);
     }

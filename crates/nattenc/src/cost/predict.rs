@@ -176,3 +176,104 @@ fn tasks(units: &[UnitPlan], table: &Table) -> Vec<Task> {
     tasks.push(task(table.artifact.link, SMALL, objects));
     tasks
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{self, Kernel};
+    use crate::cost::table;
+    use crate::graph::{Graph, compile, dryrun};
+    use crate::plan::capability::{Capability, CapabilityRequest};
+    use crate::plan::gencode::Gencode;
+    use std::sync::Arc;
+
+    /// A unit of all fna kernels whose name begins so.
+    fn fna(prefix: &str, gencodes: Vec<Gencode>) -> UnitPlan {
+        let kernels: Vec<&'static Kernel> = catalog::catalog()
+            .unwrap()
+            .family("fna")
+            .unwrap()
+            .kernels()
+            .filter(|k| k.name.starts_with(prefix))
+            .collect();
+        assert!(!kernels.is_empty(), "{prefix}");
+        UnitPlan {
+            name: "fna_011".into(),
+            section: "core".into(),
+            family: "fna".into(),
+            kernels,
+            capabilities: vec![],
+            gencodes,
+            flags: vec![],
+        }
+    }
+
+    fn gencode(text: &str) -> Gencode {
+        Gencode::of(text.parse::<CapabilityRequest>().unwrap())
+    }
+
+    fn seconds(unit: &UnitPlan) -> f64 {
+        super::unit(unit, table().unwrap()).cpu_seconds
+    }
+
+    #[test]
+    fn jobs_are_those_of_the_graph_with_the_same_costs_and_needs() {
+        let dry = dryrun::parse(include_str!(
+            "../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-two-gencodes.txt"
+        ))
+        .unwrap();
+        let unit = fna("fna2d_64x64x32_sm", vec![gencode("8.0"), gencode("9.0+PTX")]);
+        let table = table().unwrap();
+        let mut graph = Graph::default();
+        compile::unit(&mut graph, &unit, &Arc::from("text"), &dry, &std::collections::BTreeMap::new(), table)
+            .unwrap();
+        let mut real: Vec<(Kind, String)> =
+            graph.jobs().iter().map(|j| (j.kind, format!("{:?}", j.estimate))).collect();
+        let predicted = jobs(&unit, table);
+        let mut ours: Vec<(Kind, String)> =
+            predicted.iter().map(|(kind, cost, _)| (*kind, format!("{cost:?}"))).collect();
+        // The same longest way to the end, too.
+        let cpu: Vec<f64> = graph.jobs().iter().map(|job| job.estimate.cpu).collect();
+        let longest = graph.remaining(&cpu).into_iter().fold(0.0, f64::max);
+        let tasks = tasks(std::slice::from_ref(&unit), table);
+        let wall = simulate::run(&tasks, 99, u64::MAX).wall - table.artifact.link;
+        assert!((wall - longest).abs() < 1e-9, "{wall} {longest}");
+        real.sort();
+        ours.sort();
+        assert_eq!(ours, real);
+    }
+
+    #[test]
+    fn sharing_and_pruning_save_what_they_leave_out() {
+        let [sm80, sm90] = [Capability::new(8, 0), Capability::new(9, 0)];
+        let both = fna("fna2d_64x64x32_sm80", vec![Gencode::sass(sm80), Gencode::sass(sm90)]);
+        let shared = Gencode { virtual_arch: sm80, real: vec![sm80, sm90], ptx: false };
+        let shared = fna("fna2d_64x64x32_sm80", vec![shared]);
+        let one = fna("fna2d_64x64x32_sm80", vec![Gencode::sass(sm80)]);
+        assert!(seconds(&one) < seconds(&shared) && seconds(&shared) < seconds(&both));
+        // Kernels that the capability cannot run cost little, but something.
+        let dead = fna("fna2d_64x64x32_sm", vec![Gencode::sass(sm80)]);
+        let more = fna("fna2d_64x64x", vec![Gencode::sass(sm80)]);
+        assert!(seconds(&one) < seconds(&dead) && seconds(&dead) < seconds(&more));
+    }
+
+    #[test]
+    fn sizes_grow_with_kernels_and_images() {
+        let table = table().unwrap();
+        let size = |unit: &UnitPlan| super::unit(unit, table).object_bytes;
+        let one = fna("fna2d_64x64x32_sm80", vec![gencode("8.0")]);
+        let two = fna("fna2d_64x64x32_sm80", vec![gencode("8.0"), gencode("9.0")]);
+        let more = fna("fna2d_64x64x", vec![gencode("8.0")]);
+        assert!(size(&one) < size(&two) && size(&one) < size(&more));
+        let predicted = super::unit(&two, table);
+        let codes: Vec<&str> =
+            predicted.gencodes.iter().flat_map(|g| &g.codes).map(|c| c.code.as_str()).collect();
+        assert_eq!(codes, ["sm_80", "sm_90"]);
+        let parts: f64 = predicted
+            .gencodes
+            .iter()
+            .map(|g| g.front_seconds + g.codes.iter().map(|c| c.ptxas_seconds).sum::<f64>())
+            .sum();
+        assert!((parts + predicted.host_seconds - predicted.cpu_seconds).abs() < 1e-9);
+    }
+}

@@ -24,8 +24,22 @@ pub struct Outcome {
     pub peak_memory: u64,
 }
 
+/// Something that happens in a simulation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Event {
+    /// A task starts.
+    Started(usize),
+    /// A task ends.
+    Ended(usize),
+}
+
 /// Plays `tasks` on `cores` within `memory` bytes.
 pub fn run(tasks: &[Task], cores: usize, memory: u64) -> Outcome {
+    observed(tasks, cores, memory, &mut |_, _| {})
+}
+
+/// As [`run`], telling `see` of every event with its time.
+pub fn observed(tasks: &[Task], cores: usize, memory: u64, see: &mut dyn FnMut(f64, Event)) -> Outcome {
     let mut state = State::new(tasks);
     for (id, task) in tasks.iter().enumerate() {
         if task.running {
@@ -39,10 +53,12 @@ pub fn run(tasks: &[Task], cores: usize, memory: u64) -> Outcome {
             let Some(place) = state.next(memory) else { break };
             let id = state.ready.remove(place);
             state.start(id);
+            see(state.now, Event::Started(id));
         }
-        if !state.end_first() {
+        let Some(id) = state.end_first() else {
             return Outcome { wall: state.now, peak_memory: state.peak };
-        }
+        };
+        see(state.now, Event::Ended(id));
     }
 }
 
@@ -107,10 +123,10 @@ impl<'a> State<'a> {
         self.peak = self.peak.max(self.used);
     }
 
-    /// Lets the task that ends first end; false where nothing runs.
-    fn end_first(&mut self) -> bool {
+    /// Lets the task that ends first end; `None` where nothing runs.
+    fn end_first(&mut self) -> Option<usize> {
         let first = self.running.iter().enumerate().min_by(|a, b| a.1.0.total_cmp(&b.1.0));
-        let Some((place, _)) = first else { return false };
+        let place = first?.0;
         let (end, id) = self.running.swap_remove(place);
         self.now = end;
         self.used -= self.tasks[id].memory;
@@ -120,7 +136,7 @@ impl<'a> State<'a> {
                 self.ready(user);
             }
         }
-        true
+        Some(id)
     }
 }
 

@@ -251,7 +251,7 @@ mod tests {
                     ("fna", Kind::Cicc) => row,
                     _ => "source = \"s\"\ncpu = { header = 1 }\nmemory = { header = 1 }",
                 };
-                text += &format!("[family.{family}.{}]\n{row}\n", key(phase));
+                text.extend(["[family.", family, ".", key(phase), "]\n", row, "\n"]);
             }
         }
         text

@@ -4,6 +4,7 @@
 
 pub mod cache;
 pub mod depfile;
+pub mod eta;
 pub mod history;
 pub mod process;
 mod work;
@@ -14,6 +15,7 @@ use crate::failure::{Class, Failure};
 use crate::graph::{Cost, Graph, JobId, Kind, Source, Tree};
 use crate::report::{Outcome, Reporter};
 use cache::{Action, Blob, Cache, Key};
+use eta::Eta;
 use history::History;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -145,6 +147,10 @@ struct Coordinator<'a> {
     users: Vec<Vec<JobId>>,
     predicted: Vec<Cost>,
     remaining: Vec<f64>,
+    eta: Eta,
+    /// When the run began, and when its end was last estimated.
+    began: Instant,
+    estimated: Option<Instant>,
     /// Jobs that died once and run again, alone.
     second_tries: BTreeSet<JobId>,
     history: History,
@@ -175,6 +181,7 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
     let history = History::open(&setting.home);
     let predicted: Vec<Cost> = graph.jobs().iter().map(|job| history.predict(job)).collect();
     let cpu: Vec<f64> = predicted.iter().map(|cost| cost.cpu).collect();
+    let eta = Eta::new(graph, &predicted, limits.jobs, limits.memory);
     let mut coordinator = Coordinator {
         graph,
         setting,
@@ -184,6 +191,9 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
         users,
         predicted,
         remaining: graph.remaining(&cpu),
+        eta,
+        began: Instant::now(),
+        estimated: None,
         second_tries: BTreeSet::new(),
         history,
         keys: vec![String::new(); count],
@@ -234,6 +244,7 @@ impl Coordinator<'_> {
                     .into());
                 }
                 self.setting.reporter.warning(&format!("the cache lost {label}; it is made again"));
+                self.eta.back(id);
                 self.states[id] = State::Ready;
             }
             peak = peak.max(self.run(limits)?);
@@ -296,6 +307,7 @@ impl Coordinator<'_> {
             while !stop && running.len() < limits.jobs {
                 let Some(id) = self.next_ready(&running, limits.memory) else { break };
                 self.states[id] = State::Running;
+                self.eta.started(id, self.began.elapsed().as_secs_f64());
                 self.setting.reporter.started(&self.graph.jobs()[id]);
                 running.insert(id, Instant::now());
                 let task = work::Task { id, inputs: self.input_blobs(id) };
@@ -304,6 +316,7 @@ impl Coordinator<'_> {
             if running.is_empty() {
                 break;
             }
+            self.estimate_end();
             match done.recv_timeout(Duration::from_millis(200)) {
                 Ok((id, ended, peak)) => {
                     let began = running.remove(&id);
@@ -355,6 +368,15 @@ impl Coordinator<'_> {
         ready.max_by(|a, b| self.remaining[*a].total_cmp(&self.remaining[*b]).then(b.cmp(a)))
     }
 
+    /// Tells how long it will still take, at most once a second.
+    fn estimate_end(&mut self) {
+        if self.estimated.is_none_or(|last| last.elapsed() >= Duration::from_secs(1)) {
+            self.estimated = Some(Instant::now());
+            let left = self.eta.left(self.began.elapsed().as_secs_f64());
+            self.setting.reporter.left(Duration::try_from_secs_f64(left).unwrap_or_default());
+        }
+    }
+
     fn input_blobs(&self, id: JobId) -> Vec<Option<Blob>> {
         self.graph.jobs()[id]
             .inputs
@@ -384,7 +406,9 @@ impl Coordinator<'_> {
                 }
                 self.warn_of_store();
                 self.setting.reporter.finished(job, Outcome::Ran { wall, peak_memory: action.peak_memory });
-                self.history.record(job, Cost { cpu: action.cpu, memory: action.peak_memory });
+                self.eta.finished(id, self.began.elapsed().as_secs_f64());
+                let bytes = action.outputs.iter().map(|blob| blob.size).sum();
+                self.history.record(job, Cost { cpu: action.cpu, memory: action.peak_memory }, bytes);
                 self.done(id, &action, How::Ran)
             }
             Ended::Lost(producer) => {
@@ -394,7 +418,9 @@ impl Coordinator<'_> {
                     self.graph.jobs()[producer].label
                 ));
                 self.states[id] = State::Waiting(BTreeSet::from([producer]));
+                self.eta.back(id);
                 if self.states[producer] == State::Done {
+                    self.eta.back(producer);
                     self.states[producer] = State::Ready;
                 }
                 Ok(())
@@ -413,6 +439,7 @@ impl Coordinator<'_> {
                     peak_memory >> 20
                 ));
                 self.setting.reporter.finished(job, Outcome::Again);
+                self.eta.back(id);
                 self.predicted[id].memory = self.predicted[id].memory.max(peak_memory) * 2;
                 self.states[id] = State::Ready;
                 Ok(())
@@ -434,6 +461,7 @@ impl Coordinator<'_> {
                 if action.outputs.len() == self.graph.jobs()[id].outputs.len()
                     && self.headers_unchanged(&action) =>
             {
+                self.eta.settled(id);
                 self.setting.reporter.finished(&self.graph.jobs()[id], Outcome::Cached);
                 self.done(id, &action, How::Cached)
             }
@@ -585,6 +613,7 @@ mod tests {
             }
         }
         fn tick(&self) {}
+        fn left(&self, _: Duration) {}
         fn warning(&self, text: &str) {
             self.warnings.lock().unwrap().push(text.to_owned());
         }

@@ -37,7 +37,7 @@ impl Policy {
 
     /// The groups of each unit of a family. Depends on what ships with nattenc alone, so that units are the
     /// same everywhere. An error is a defect of the embedded tables.
-    pub fn split<'a>(self, family: &'a Family) -> anyhow::Result<Vec<Vec<&'a Group>>> {
+    pub fn split(self, family: &Family) -> anyhow::Result<Vec<Vec<&Group>>> {
         Ok(match self {
             Policy::Default => family.units(family.splits.default),
             Policy::Fine => family.units(family.splits.fine),

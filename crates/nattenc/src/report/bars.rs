@@ -45,7 +45,7 @@ impl Reporter for Bars {
             && jobs > 0
         {
             let bar = self.multi.add(ProgressBar::new(jobs as u64));
-            bar.set_style(style("{bar:40} {pos}/{len} jobs, {elapsed}"));
+            bar.set_style(style("{bar:40} {pos}/{len} jobs, {elapsed}{msg}"));
             state.total = Some(bar);
         }
     }
@@ -83,6 +83,14 @@ impl Reporter for Bars {
     }
 
     fn tick(&self) {}
+
+    fn left(&self, time: Duration) {
+        if let Ok(state) = self.state.lock()
+            && let Some(total) = &state.total
+        {
+            total.set_message(format!(", {} left", duration(time)));
+        }
+    }
 
     fn warning(&self, text: &str) {
         self.line(&format!("warning: {text}"));

@@ -42,6 +42,8 @@ pub trait Reporter: Sync {
     fn finished(&self, job: &Job, outcome: Outcome);
     /// Called a few times a second while jobs run.
     fn tick(&self);
+    /// How long the build will still take.
+    fn left(&self, time: Duration);
     /// Something that a user should know.
     fn warning(&self, text: &str);
     /// A line of the result.
@@ -92,14 +94,17 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A duration as a person says it: `4.2 s`, `3 min 10 s`.
+/// A duration as a person says it: `4.2 s`, `3 min 10 s`, `2 h 05 min`.
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds < 60.0 {
         format!("{seconds:.1} s")
-    } else {
+    } else if seconds < 3600.0 {
         let whole = time.as_secs();
         format!("{} min {:02} s", whole / 60, whole % 60)
+    } else {
+        let minutes = time.as_secs() / 60;
+        format!("{} h {:02} min", minutes / 60, minutes % 60)
     }
 }
 
@@ -133,7 +138,9 @@ mod tests {
         {
             assert_eq!(bytes(n), text);
         }
-        for (ms, text) in [(40, "0.0 s"), (4_240, "4.2 s"), (190_000, "3 min 10 s")] {
+        for (ms, text) in
+            [(40, "0.0 s"), (4_240, "4.2 s"), (190_000, "3 min 10 s"), (7_530_000, "2 h 05 min")]
+        {
             assert_eq!(duration(Duration::from_millis(ms)), text);
         }
     }

@@ -15,8 +15,17 @@ struct State {
     next: u64,
     jobs: usize,
     done: usize,
+    left: Option<Duration>,
     running: BTreeMap<String, Instant>,
     spoke: Option<Instant>,
+}
+
+impl State {
+    /// `[3/18, 2 min 10 s left]`.
+    fn progress(&self) -> String {
+        let left = self.left.map(|time| format!(", {} left", duration(time))).unwrap_or_default();
+        format!("[{}/{}{left}]", self.done, self.jobs.max(self.done))
+    }
 }
 
 pub(super) struct Plain {
@@ -47,6 +56,7 @@ impl Reporter for Plain {
         self.with(|s| {
             s.jobs = jobs;
             s.done = 0;
+            s.left = None;
             None
         });
     }
@@ -70,13 +80,7 @@ impl Reporter for Plain {
                 }
                 Outcome::Ran { wall, peak_memory } => {
                     s.done += 1;
-                    Some(format!(
-                        "[{}/{}] {name}: {}, {}",
-                        s.done,
-                        s.jobs.max(s.done),
-                        duration(wall),
-                        bytes(peak_memory)
-                    ))
+                    Some(format!("{} {name}: {}, {}", s.progress(), duration(wall), bytes(peak_memory)))
                 }
                 Outcome::Again => None,
                 Outcome::Failed { message } => Some(format!("FAILED {message}")),
@@ -90,8 +94,15 @@ impl Reporter for Plain {
             silent.then(|| {
                 let running: Vec<String> =
                     s.running.iter().map(|(n, t)| format!("{n} for {}", duration(t.elapsed()))).collect();
-                format!("[{}/{}] still running: {}", s.done, s.jobs, running.join("; "))
+                format!("{} still running: {}", s.progress(), running.join("; "))
             })
+        });
+    }
+
+    fn left(&self, time: Duration) {
+        self.with(|s| {
+            s.left = Some(time);
+            None
         });
     }
 
