@@ -10,6 +10,7 @@ pub use share::{Proof, ProofOptions, prove_sharing};
 use crate::catalog;
 use crate::config::{self, Config, Variant};
 use crate::cost;
+use crate::cutlass;
 use crate::execute::cache::{Cache, Key};
 use crate::execute::process::{self, CommandLine};
 use crate::execute::{self, How, Limits, Setting};
@@ -75,6 +76,20 @@ impl Project {
         options: &'a supply::Options,
     ) -> anyhow::Result<supply::Search<'a>> {
         supply::Search::new(&self.root, &self.variants_dir(), variant, options)
+    }
+
+    /// The CUTLASS headers that build.toml names instead of those inside the sources, of a version that it
+    /// allows.
+    fn cutlass(
+        &self,
+        fetching: &fetch::Options,
+        reporter: &dyn Reporter,
+    ) -> anyhow::Result<Option<cutlass::Replacement>> {
+        let found = cutlass::replacement(&self.config, &self.root, fetching, &report::Transfers(reporter))?;
+        if let Some(other) = &found {
+            reporter.phase(&format!("CUTLASS {} instead of the one inside natten's sources", other.version));
+        }
+        Ok(found)
     }
 
     /// Where a variant's artifact goes.
@@ -149,6 +164,7 @@ pub fn build(
 
     let search = project.search(variant, &options.supply)?;
     let (fetching, digests) = (&search.fetching, &search.digests);
+    let cutlass = project.cutlass(fetching, reporter)?;
     let ready = search.toolkit(reporter)?;
     let toolkit = &ready.toolkit;
     let sources = fetch::natten(fetching, &project.config.natten, &report::Transfers(reporter))?;
@@ -159,6 +175,10 @@ pub fn build(
 
     let build_dir = project.build_dir(&variant.name);
     let _lock = lock(&build_dir)?;
+    let sources = match &cutlass {
+        None => sources,
+        Some(other) => cutlass::laid_over(sources, other, &build_dir, digests)?,
+    };
     let cache = Cache::new(&fetching.home, &build_dir);
     let texts = render(&plan, toolkit, &build_dir)?;
     let parts = Parts::new(&ready, &sources, &build_dir, &texts.support_digest)?;
