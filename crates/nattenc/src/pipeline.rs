@@ -79,8 +79,8 @@ impl Project {
     }
 
     /// The CUTLASS headers that build.toml names instead of those inside the sources, of a version that it
-    /// allows.
-    fn cutlass(
+    /// allows; fetched if need be.
+    pub fn cutlass(
         &self,
         fetching: &fetch::Options,
         reporter: &dyn Reporter,
