@@ -175,6 +175,7 @@ pub fn build(
 
     let build_dir = project.build_dir(&variant.name);
     let _lock = lock(&build_dir)?;
+    let natten = sources.digest.clone();
     let sources = match &cutlass {
         None => sources,
         Some(other) => cutlass::laid_over(sources, other, &build_dir, digests)?,
@@ -221,6 +222,7 @@ pub fn build(
         toolkit: toolkit.version.clone(),
         sdist_sha256: sources.files.first().map_or_else(String::new, |f| f.sha256.clone()),
         cutlass: fetch::cutlass_version(&sources)?,
+        replaced_cutlass: Some(&sources.digest).filter(|digest| **digest != natten).cloned(),
         static_runtime: matches!(toolkit.cudart, Cudart::Static(_)),
         compression: compression(toolkit).join(" "),
     };
