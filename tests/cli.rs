@@ -352,6 +352,22 @@ fn capability_option_overrides_the_presets() {
 }
 
 #[test]
+fn cutlass_outside_of_its_declared_range_is_refused_before_anything_is_fetched() {
+    let project = Project::new();
+    let line = "[upstream]\ncutlass = { path = \"deps/cutlass\", versions = \">=4.3, <4.6\" }";
+    project.edit("build.toml", "[upstream]", line);
+    let header = "deps/cutlass/include/cutlass/version.h";
+    let both = ["build.toml:", "deps/cutlass", ">=4.3, <4.6"];
+    for args in [&["build", "--preset", "starter"][..], &["fetch"]] {
+        project.run(args).check(2, &[&both[..], &["version.h: is not there"]].concat());
+        project.write(header, "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1\n");
+        project.run(args).check(2, &[&both[..], &["has version 4.2.1, outside of"]].concat());
+        std::fs::remove_file(project.path(header)).unwrap();
+    }
+    assert!(!project.path("home/blobs").exists());
+}
+
+#[test]
 fn offline_with_an_empty_store_says_what_is_missing_and_how_to_get_it() {
     let project = Project::new();
     project

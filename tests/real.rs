@@ -312,3 +312,77 @@ fn cache_that_cannot_be_written_costs_warnings_and_no_build() {
     assert!(run.stderr.contains("warning"), "{}", run.stderr);
     run.check(0, &[]);
 }
+
+/// The sources' own CUTLASS in the store.
+fn own_cutlass(project: &Project) -> std::path::PathBuf {
+    let natten =
+        json(&project.read("dist/cu130/manifest.json"))["upstream"]["natten"].as_str().unwrap().to_owned();
+    let trees = std::fs::read_dir(project.path("home/trees")).unwrap().map(|e| e.unwrap().path());
+    let inside = format!("tree/natten-{natten}/third_party/cutlass");
+    trees.map(|tree| tree.join(&inside)).find(|path| path.is_dir()).unwrap()
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn another_cutlass_with_the_same_bytes_changes_nothing_and_one_out_of_range_is_refused() {
+    let project = project();
+    project.run(&small(&[])).check(0, &[]);
+    let before = artifact(&project.path("dist/cu130"));
+    let own = own_cutlass(&project);
+    let named = |path: &str, versions: &str| {
+        project.write("build.toml", &std::fs::read_to_string(support::root().join("build.toml")).unwrap());
+        let line = format!("[upstream]\ncutlass = {{ path = \"{path}\", versions = \"{versions}\" }}");
+        project.edit("build.toml", "[upstream]", &line);
+    };
+
+    named(own.to_str().unwrap(), ">=4.3, <4.6");
+    let run = json(&project.run(&small(&["--json"])).stdout);
+    assert!(run["ran"] == 0 && run["unchanged"] == true, "{run}");
+
+    // A copy with another comment in a header that every unit reads: preprocessed anew, compiled never.
+    for entry in walkdir::WalkDir::new(&own).into_iter().map(Result::unwrap) {
+        let to = project.path("cutlass").join(entry.path().strip_prefix(&own).unwrap());
+        if entry.file_type().is_dir() {
+            std::fs::create_dir_all(&to).unwrap();
+        } else {
+            std::fs::copy(entry.path(), &to).unwrap();
+        }
+    }
+    let header = "cutlass/include/cutlass/cutlass.h";
+    project.write(header, &(project.read(header) + "// the end\n"));
+    named("cutlass", "4.3");
+    let run = project.run(&small(&["--json"]));
+    run.check(0, &["CUTLASS 4.3"]);
+    let run = json(&run.stdout);
+    assert!(
+        run["ran"].as_u64().unwrap() > 0 && run["cached"].as_u64().unwrap() > run["ran"].as_u64().unwrap(),
+        "{run}"
+    );
+    assert!(run["peak_job"].as_str().unwrap().starts_with("preprocess "), "{run}");
+    let (mut same, mut after) = (before.clone(), artifact(&project.path("dist/cu130")));
+    let manifests = [&mut same, &mut after].map(|files| files.remove("manifest.json").unwrap());
+    assert!(same == after);
+    let told = manifests.map(|text| json(&String::from_utf8(text).unwrap())["upstream"].clone());
+    assert_eq!(told[0]["cutlass"], told[1]["cutlass"]);
+    assert!(
+        told[0]["sources_with_other_cutlass"].is_null() && told[1]["sources_with_other_cutlass"].is_string()
+    );
+
+    // The same with other code.
+    project.write(
+        header,
+        &project.read(header).replace("// the end", "static_assert(sizeof(int) == 1, \"no\");"),
+    );
+    project.run(&small(&[])).check(4, &["core/compute_delta_000"]);
+
+    for (versions, part) in [(">=4.5", "has version 4.3"), ("<4", "outside of the declared <4")] {
+        named("cutlass", versions);
+        let run = project.run(&small(&[]));
+        run.check(2, &[part, "build.toml:", "cutlass cutlass"]);
+        assert!(!run.stderr.contains("building "), "{}", run.stderr);
+    }
+    std::fs::remove_file(project.path("cutlass/include/cutlass/version.h")).unwrap();
+    project.run(&small(&[])).check(2, &["version.h: is not there", "<4 is declared"]);
+    same.insert("manifest.json".to_owned(), std::fs::read(project.path("dist/cu130/manifest.json")).unwrap());
+    assert!(same == artifact(&project.path("dist/cu130")));
+}

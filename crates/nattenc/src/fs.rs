@@ -66,15 +66,7 @@ pub fn create_dir(path: &Path) -> anyhow::Result<()> {
 
 /// Writes `bytes` whole or not at all: a temporary file beside `path`, synced, then renamed.
 pub fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new("."));
-    create_dir(parent)?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".tmp-")
-        .tempfile_in(parent)
-        .map_err(|e| failed("write in", parent, &e))?;
-    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|e| failed("write", path, &e))?;
-    set_mode(file.path(), 0o644)?;
-    file.persist(path).map_err(|e| failed("write", path, &e.error))?;
+    stage(path, bytes)?.persist(path).map_err(|e| failed("write", path, &e.error))?;
     Ok(())
 }
 
@@ -85,6 +77,36 @@ pub fn write_if_changed(path: &Path, bytes: &[u8]) -> anyhow::Result<bool> {
     }
     write(path, bytes)?;
     Ok(true)
+}
+
+/// Writes those of the files that differ from what is there: all are written beside their places first and
+/// then renamed in this order, so that little can come between. Returns those that were written.
+pub fn write_together(files: &[(PathBuf, Vec<u8>)]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut staged = Vec::new();
+    for (path, bytes) in files {
+        if read_if_exists(path)?.is_none_or(|old| old != *bytes) {
+            staged.push((stage(path, bytes)?, path));
+        }
+    }
+    let mut written = Vec::new();
+    for (file, path) in staged {
+        file.persist(path).map_err(|e| failed("write", path, &e.error))?;
+        written.push(path.clone());
+    }
+    Ok(written)
+}
+
+/// A synced temporary file beside `path`.
+fn stage(path: &Path, bytes: &[u8]) -> anyhow::Result<tempfile::NamedTempFile> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    create_dir(parent)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".tmp-")
+        .tempfile_in(parent)
+        .map_err(|e| failed("write in", parent, &e))?;
+    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|e| failed("write", path, &e))?;
+    set_mode(file.path(), 0o644)?;
+    Ok(file)
 }
 
 /// Sets the permission bits.

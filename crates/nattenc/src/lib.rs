@@ -5,6 +5,7 @@ pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod cost;
+pub mod cutlass;
 pub mod env;
 pub mod execute;
 pub mod failure;

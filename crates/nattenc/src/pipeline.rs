@@ -12,6 +12,7 @@ pub use share::{Proof, ProofOptions, prove_sharing};
 use crate::catalog;
 use crate::config::{self, Config, Variant};
 use crate::cost;
+use crate::cutlass;
 use crate::execute::cache::{Cache, Key};
 use crate::execute::process::{self, CommandLine};
 use crate::execute::{self, How, Limits, Setting};
@@ -77,6 +78,20 @@ impl Project {
         options: &'a supply::Options,
     ) -> anyhow::Result<supply::Search<'a>> {
         supply::Search::new(&self.root, &self.variants_dir(), variant, options)
+    }
+
+    /// The CUTLASS headers that build.toml names instead of those inside the sources, of a version that it
+    /// allows; fetched if need be.
+    pub fn cutlass(
+        &self,
+        fetching: &fetch::Options,
+        reporter: &dyn Reporter,
+    ) -> anyhow::Result<Option<cutlass::Replacement>> {
+        let found = cutlass::replacement(&self.config, &self.root, fetching, &report::Transfers(reporter))?;
+        if let Some(other) = &found {
+            reporter.phase(&format!("CUTLASS {} instead of the one inside natten's sources", other.version));
+        }
+        Ok(found)
     }
 
     /// Where a variant's artifact goes.
@@ -151,6 +166,7 @@ pub fn build(
 
     let search = project.search(variant, &options.supply)?;
     let (fetching, digests) = (&search.fetching, &search.digests);
+    let cutlass = project.cutlass(fetching, reporter)?;
     let ready = search.toolkit(reporter)?;
     let toolkit = &ready.toolkit;
     let sources = fetch::natten(fetching, &project.config.natten, &report::Transfers(reporter))?;
@@ -161,6 +177,11 @@ pub fn build(
 
     let build_dir = project.build_dir(&variant.name);
     let _lock = lock(&build_dir)?;
+    let natten = sources.digest.clone();
+    let sources = match &cutlass {
+        None => sources,
+        Some(other) => cutlass::laid_over(sources, other, &build_dir, digests)?,
+    };
     let cache = Cache::new(&fetching.home, &build_dir);
     let texts = render(&plan, toolkit, &build_dir)?;
     let parts = Parts::new(&ready, &sources, &build_dir)?;
@@ -205,6 +226,7 @@ pub fn build(
         toolkit: toolkit.version.clone(),
         sdist_sha256: sources.files.first().map_or_else(String::new, |f| f.sha256.clone()),
         cutlass: fetch::cutlass_version(&sources)?,
+        replaced_cutlass: Some(&sources.digest).filter(|digest| **digest != natten).cloned(),
         static_runtime: matches!(toolkit.cudart, Cudart::Static(_)),
         compression: compile::compression(toolkit.release).join(" "),
     };

@@ -29,6 +29,7 @@ pub(super) fn run(project: &Project, args: &FetchArgs) -> anyhow::Result<()> {
     let options = args.supply.supply();
     let search = project.search(&variant, &options)?;
     let all = || {
+        project.cutlass(&search.fetching, reporter.as_ref())?;
         let sources = fetch::natten(&search.fetching, &project.config.natten, &Transfers(reporter.as_ref()))?;
         Ok((sources, search.toolkit(reporter.as_ref())?))
     };

@@ -54,10 +54,37 @@ pub struct Config {
     pub natten: String,
     /// `[policy]`: how families are split into units.
     pub policies: Policies,
+    /// CUTLASS headers to use instead of those inside the sources.
+    pub cutlass: Option<Cutlass>,
     /// `[section.*]`, in the order of the file.
     pub sections: Vec<Section>,
     /// `[preset.*]`, by name.
     pub presets: BTreeMap<String, Preset>,
+}
+
+/// `cutlass` of `[upstream]`: other headers than those inside natten's sources.
+#[derive(Debug, Clone)]
+pub struct Cutlass {
+    /// Where they are.
+    pub source: CutlassSource,
+    /// The versions that they may have.
+    pub versions: semver::VersionReq,
+    /// Where it stands.
+    pub at: Place,
+}
+
+/// Where CUTLASS headers are.
+#[derive(Debug, Clone)]
+pub enum CutlassSource {
+    /// A checkout with a directory `include`, relative to build.toml.
+    Path(PathBuf),
+    /// An archive of one.
+    Archive {
+        /// A URL, or a path relative to build.toml.
+        archive: String,
+        /// Its SHA-256, lowercase hex.
+        sha256: String,
+    },
 }
 
 /// `[section.<name>]`: families that are built for the same capabilities with the same flags.
@@ -154,8 +181,11 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
         problems.finish()?;
     }
     root.only(&["edition", "general", "upstream", "policy", "section", "preset"], &mut problems);
-    let default_variant = required_string(&root, "general", "default-variant", "\"cu130\"", &mut problems);
-    let natten = required_string(&root, "upstream", "natten", "\"0.21.7\"", &mut problems);
+    let default_variant =
+        required_string(&root, "general", &["default-variant"], "\"cu130\"", &mut problems).map(|(v, _)| v);
+    let upstream = required_string(&root, "upstream", &["natten", "cutlass"], "\"0.21.7\"", &mut problems);
+    let cutlass = upstream.as_ref().and_then(|(_, table)| cutlass(table, &mut problems));
+    let natten = upstream.map(|(natten, _)| natten);
     if let Some(version) = &natten
         && (version.value.split('.').count() < 2
             || version.value.split('.').any(|part| release::number(part).is_none()))
@@ -184,24 +214,65 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
         default_variant: default_variant.map(|v| v.value).unwrap_or_default(),
         natten: natten.map(|v| v.value).unwrap_or_default(),
         policies,
+        cutlass,
         sections,
         presets,
     })
 }
 
-/// The string `key` of table `[name]`, both of which must be there; no other key may.
-fn required_string(
-    root: &Table<'_, '_>,
+/// The string under the first of `keys` in table `[name]`, both of which must be there, and the table; no
+/// other keys may be in it.
+fn required_string<'a, 'b>(
+    root: &Table<'a, 'b>,
     name: &str,
-    key: &str,
+    keys: &[&str],
     example: &str,
     problems: &mut Problems<'_>,
-) -> Option<At<String>> {
+) -> Option<(At<String>, Table<'a, 'b>)> {
+    let key = keys[0];
     root.require(name, &format!("[{name}] with {key} = {example}"), problems);
     let table = root.table(name, problems)?;
-    table.only(&[key], problems);
+    table.only(keys, problems);
     table.require(key, &format!("{key} = {example}"), problems);
-    table.string(key, problems)
+    Some((table.string(key, problems)?, table))
+}
+
+/// `cutlass = { path = "…", versions = "…" }`, or with `archive` and `sha256`.
+fn cutlass(upstream: &Table<'_, '_>, problems: &mut Problems<'_>) -> Option<Cutlass> {
+    const EXAMPLE: &str = "cutlass = { path = \"../cutlass\", versions = \">=4.3, <4.6\" }";
+    if !upstream.has("cutlass") {
+        return None;
+    }
+    let at = upstream.place("cutlass", problems);
+    let table = upstream.table("cutlass", problems)?;
+    table.only(&["path", "archive", "sha256", "versions"], problems);
+    table.require("versions", "versions = \">=4.3, <4.6\"", problems);
+    let versions = table.string("versions", problems).and_then(|text| match text.value.parse() {
+        Ok(versions) => Some(versions),
+        Err(why) => {
+            let message =
+                format!("versions: \"{}\" is not a range: {why}; write \">=4.3, <4.6\"", text.value);
+            problems.add(text.at, message);
+            None
+        }
+    });
+    let [path, archive, sha256] = ["path", "archive", "sha256"].map(|key| table.string(key, problems));
+    let source = match (path, archive, sha256) {
+        (Some(path), None, None) => CutlassSource::Path(PathBuf::from(path.value)),
+        (None, Some(archive), Some(sha256)) => {
+            if sha256.value.len() != 64
+                || !sha256.value.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+            {
+                problems.add(sha256.at, "sha256: write 64 lowercase hex digits");
+            }
+            CutlassSource::Archive { archive: archive.value, sha256: sha256.value }
+        }
+        _ => {
+            problems.add(at, format!("cutlass: give path, or archive with sha256; write {EXAMPLE}"));
+            return None;
+        }
+    };
+    Some(Cutlass { source, versions: versions?, at })
 }
 
 /// `[policy]`: `default`, and families that have a policy of their own.

@@ -64,6 +64,35 @@ fn policies_are_a_default_and_exceptions() {
 }
 
 #[test]
+fn other_cutlass_headers_come_with_the_range_of_their_versions() {
+    let with = |cutlass: &str| PLAIN.replacen("[upstream]", &format!("[upstream]\ncutlass = {cutlass}"), 1);
+    assert!(read(PLAIN).unwrap().cutlass.is_none());
+    let found =
+        read(&with("{ path = \"../cutlass\", versions = \">=4.3, <4.6\" }")).unwrap().cutlass.unwrap();
+    assert!(matches!(found.source, CutlassSource::Path(path) if path == Path::new("../cutlass")));
+    assert_eq!(found.versions.to_string(), ">=4.3, <4.6");
+    let a = "a".repeat(64);
+    let archive = format!("{{ archive = \"c.tar.gz\", sha256 = \"{a}\", versions = \"4.4\" }}");
+    let found = read(&with(&archive)).unwrap().cutlass.unwrap();
+    assert!(
+        matches!(found.source, CutlassSource::Archive { archive, sha256 } if archive == "c.tar.gz" && sha256 == a)
+    );
+    for (text, message) in [
+        ("{ path = \"x\" }", "has no versions"),
+        ("{ versions = \"4\" }", "give path, or archive with sha256"),
+        ("{ archive = \"x.zip\", versions = \"4\" }", "give path, or archive with sha256"),
+        ("{ path = \"x\", archive = \"y\", versions = \"4\" }", "give path, or archive with sha256"),
+        ("{ archive = \"x.zip\", sha256 = \"12\", versions = \"4\" }", "64 lowercase hex digits"),
+        ("{ path = \"x\", versions = \"newest\" }", "is not a range"),
+        ("{ path = \"x\", version = \"4\" }", "did you mean \"versions\"?"),
+        ("\"4.4\"", "is a table"),
+    ] {
+        let error = read(&with(text)).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains(message) && error.contains("build.toml:"), "{text}: {error}");
+    }
+}
+
+#[test]
 fn the_repositorys_own_files_are_read() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let config = load(&root.join("build.toml")).unwrap();

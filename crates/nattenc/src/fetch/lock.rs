@@ -21,6 +21,8 @@ pub enum Kind {
     Wheel,
     /// A component of NVIDIA's redistributable archives.
     Redist,
+    /// An archive that build.toml pins itself; never in the lock.
+    Archive,
 }
 
 /// What a pin is found by.
@@ -250,13 +252,21 @@ impl Lock {
         before - self.pins.len()
     }
 
+    /// Pins these source archives instead of those of the same projects.
+    pub(super) fn replace_sdist(&mut self, pins: &[Pinned]) {
+        let replaced = |key: &Key| key.kind == Kind::Sdist && pins.iter().any(|pin| pin.key.name == key.name);
+        self.pins.retain(|key, _| !replaced(key));
+        self.pins.extend(pins.iter().map(|pin| (pin.key.clone(), pin.clone())));
+    }
+
     /// Writes the lock where it differs from what is there.
     pub(super) fn save(&self, path: &Path) -> anyhow::Result<()> {
         fs::write_if_changed(path, self.text().as_bytes())?;
         Ok(())
     }
 
-    fn text(&self) -> String {
+    /// The whole file.
+    pub(super) fn text(&self) -> String {
         let mut text = format!(
             "# What every fetched file must be. Written by nattenc; keep it under version control.\nversion = {VERSION}\n"
         );
@@ -265,6 +275,7 @@ impl Lock {
             let (table, fields) = match kind {
                 Kind::Sdist => ("sdist", vec![("project", name), ("version", version)]),
                 Kind::Wheel => ("wheel", vec![("project", name), ("version", version), ("target", platform)]),
+                Kind::Archive => continue,
                 Kind::Redist => {
                     ("redist", vec![("release", version), ("component", name), ("platform", platform)])
                 }
@@ -329,6 +340,18 @@ mod tests {
         assert_eq!(lock, sample());
         assert_eq!(lock.remove_file("b/f.whl"), 2);
         assert_eq!(lock.pins().count(), 2);
+    }
+
+    #[test]
+    fn another_source_archive_takes_the_place_of_the_pinned_one() {
+        let mut lock = sample();
+        let mut other = pin(Kind::Sdist, "natten", "", 'f');
+        other.key.version = "1.3".to_owned();
+        lock.replace_sdist(std::slice::from_ref(&other));
+        assert_eq!(lock.pins().filter(|pin| pin.key.kind == Kind::Sdist).collect::<Vec<_>>(), [&other]);
+        assert_eq!(lock.pins().count(), sample().pins().count());
+        lock.replace_sdist(&[pin(Kind::Sdist, "natten", "", 'a')]);
+        assert_eq!(lock, sample());
     }
 
     #[test]

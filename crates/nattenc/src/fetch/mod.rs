@@ -171,6 +171,23 @@ pub fn natten(options: &Options, version: &str, progress: &dyn Progress) -> anyh
     natten_in(&Session::new(options, progress), version)
 }
 
+/// As [`natten`], of a version that is only looked at: one that nattenc.lock does not pin stays so.
+pub fn natten_apart(options: &Options, version: &str, progress: &dyn Progress) -> anyhow::Result<Tree> {
+    natten_in(&Session::apart(options, progress), version)
+}
+
+/// Keeps other runs from changing the lock for as long as the value lives.
+pub fn hold_lock(options: &Options) -> anyhow::Result<fs::FileLock> {
+    store::Store::new(&options.home).lock(&session::lock_name(&options.lock_file)?, || {})
+}
+
+/// The text of the lock with the source archive of `tree` as the only one of NATTEN that it pins.
+pub fn lock_with_natten(options: &Options, tree: &Tree) -> anyhow::Result<Vec<u8>> {
+    let mut lock = lock::Lock::load(&options.lock_file)?;
+    lock.replace_sdist(&tree.files);
+    Ok(lock.text().into_bytes())
+}
+
 fn natten_in(session: &Session<'_>, version: &str) -> anyhow::Result<Tree> {
     let key = Key {
         kind: Kind::Sdist,
@@ -291,6 +308,35 @@ fn redist_in(
     })
 }
 
+/// An archive that build.toml pins itself, by its SHA-256; the root is the archive's one top directory.
+/// `location` is a URL, or a path relative to `root`, which needs no network.
+pub fn archive(
+    options: &Options,
+    name: &str,
+    root: &Path,
+    location: &str,
+    sha256: &str,
+    progress: &dyn Progress,
+) -> anyhow::Result<Tree> {
+    let local = !location.contains("://");
+    let url = if local {
+        url::Url::of_file(&fs::real_path(&root.join(location))?)
+    } else {
+        url::Url::parse(location).map_err(|why| {
+            Failure::config(format!("{name}: {location}: {why}")).hint("give an https URL, or a path")
+        })?
+    };
+    let key = Key {
+        kind: Kind::Archive,
+        name: name.to_owned(),
+        version: sha256.to_owned(),
+        platform: String::new(),
+    };
+    let pin = Pinned { key, file: url.file_name(), size: None, sha256: sha256.to_owned() };
+    let options = Options { offline: options.offline && !local, ..options.clone() };
+    Session::new(&options, progress).archive(pin, url)
+}
+
 /// Forgets the pin of a file (`nattenc fetch --accept FILE`) and fetches anew, which pins what the source
 /// has now. Where that fails, the lock is as before. Nothing in the store is removed.
 pub fn accept<T>(
@@ -335,36 +381,9 @@ pub fn verify_tree(options: &Options, tree: &Tree) -> anyhow::Result<()> {
 
 /// The version of CUTLASS that a NATTEN source tree carries, as `4.3.5`.
 pub fn cutlass_version(tree: &Tree) -> anyhow::Result<String> {
-    let path = tree.root.join("third_party/cutlass/include/cutlass/version.h");
-    let unusable = |what: &str| {
-        Failure::integrity(format!("{}: {what}", path.display()))
+    crate::cutlass::version(&tree.root.join("third_party/cutlass/include")).map_err(|why| {
+        Failure::integrity(why)
             .hint("use a natten source archive that carries CUTLASS's headers (0.21.5 and later do)")
-    };
-    let bytes = fs::read_if_exists(&path)?.ok_or_else(|| unusable("missing from the source archive"))?;
-    let text = String::from_utf8_lossy(&bytes);
-    let mut parts = Vec::new();
-    for part in ["CUTLASS_MAJOR", "CUTLASS_MINOR", "CUTLASS_PATCH"] {
-        let number = text.lines().find_map(|line| {
-            let mut words = line.trim().strip_prefix('#')?.split_whitespace();
-            (words.next() == Some("define") && words.next() == Some(part))
-                .then(|| words.next()?.parse::<u32>().ok())?
-        });
-        parts.push(number.ok_or_else(|| unusable(&format!("defines no number {part}")))?.to_string());
-    }
-    Ok(parts.join("."))
-}
-
-/// Fails with class integrity where the tree's CUTLASS is older than `minimum`; returns its version.
-pub fn require_cutlass(tree: &Tree, minimum: &str) -> anyhow::Result<String> {
-    let version = cutlass_version(tree)?;
-    let numbers = |text: &str| text.split('.').map(|n| n.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
-    if numbers(&version) < numbers(minimum) {
-        return Err(Failure::integrity(format!(
-            "{}: carries CUTLASS {version}, and {minimum} or newer is needed",
-            tree.root.display()
-        ))
-        .hint("use a natten release whose source archive carries newer CUTLASS headers")
-        .into());
-    }
-    Ok(version)
+            .into()
+    })
 }

@@ -6,7 +6,7 @@ use super::index::{self, Candidate};
 use super::lock::{Key, Kind, Lock, Pinned};
 use super::pip::{self, FindLinks, Sources};
 use super::store::{Found, LAYOUT, Store};
-use super::unpack::{Archive, Entries, Format, Part, Top, unpack};
+use super::unpack::{Archive, Entries, Format, Part, Top, merge, unpack};
 use super::url::Url;
 use super::{Options, Progress, Target, Tree};
 use crate::failure::{Class, Failure, class};
@@ -39,6 +39,8 @@ pub(super) struct Session<'a> {
     options: &'a Options,
     progress: &'a dyn Progress,
     store: Store<'a>,
+    /// Whether new pins go into the lock.
+    records: bool,
     reach: Mutex<Option<Arc<Reach>>>,
     listings: Mutex<BTreeMap<String, Arc<Vec<Candidate>>>>,
 }
@@ -49,9 +51,15 @@ impl<'a> Session<'a> {
             options,
             progress,
             store: Store::new(&options.home),
+            records: true,
             reach: Mutex::new(None),
             listings: Mutex::new(BTreeMap::new()),
         }
+    }
+
+    /// As [`Session::new`], with the lock read and never written.
+    pub(super) fn apart(options: &'a Options, progress: &'a dyn Progress) -> Self {
+        Session { records: false, ..Session::new(options, progress) }
     }
 
     /// As [`Session::new`], with the answer of pip given.
@@ -90,6 +98,18 @@ impl<'a> Session<'a> {
             _ => self.make(&digest, &pins, source, fill)?,
         };
         self.record(fresh.values().filter(|pin| lock.get(&pin.key).is_none()))?;
+        Ok(Tree { root, digest, files: pins })
+    }
+
+    /// The tree of one archive whose hash the caller has.
+    pub(super) fn archive(&self, pin: Pinned, url: Url) -> anyhow::Result<Tree> {
+        archive_format(&pin.file)?;
+        let pins = vec![pin];
+        let digest = digest(&pins);
+        let root = match self.store.find(&digest)? {
+            Found::Whole(root) => root,
+            _ => self.make(&digest, &pins, &At { session: self, url }, &|parts, tree| merge(parts, tree))?,
+        };
         Ok(Tree { root, digest, files: pins })
     }
 
@@ -168,6 +188,7 @@ impl<'a> Session<'a> {
             Kind::Sdist => (Format::TarGz, Top::Keep),
             Kind::Wheel => (Format::Zip, Top::Keep),
             Kind::Redist => (Format::TarXz, Top::Strip),
+            Kind::Archive => (archive_format(&pin.file)?, Top::Strip),
         };
         let id = self.progress.begin(&format!("unpack {}", base_name(&pin.file)), None);
         let entries = unpack(&Archive { path: blob, name: &pin.file, format, top }, to);
@@ -202,10 +223,13 @@ impl<'a> Session<'a> {
         if found != pin.sha256 {
             fs::remove_file(&part)?;
             return Err(mismatch(&pin.file, "the bytes that came are not the expected ones", &pin.sha256, &found, &url)
-                .hint(format!(
-                    "try again, or check proxy and mirror; if the publisher changed the file: `nattenc fetch --accept {}`",
-                    pin.file
-                ))
+                .hint(match pin.key.kind {
+                    Kind::Archive => "name another file, or correct its sha256 in build.toml".to_owned(),
+                    _ => format!(
+                        "try again, or check proxy and mirror; if the publisher changed the file: `nattenc fetch --accept {}`",
+                        pin.file
+                    ),
+                })
                 .into());
         }
         fs::rename(&part, &blob)?;
@@ -250,7 +274,7 @@ impl<'a> Session<'a> {
     /// Adds pins to the lock file and says so. What another run pinned meanwhile must agree.
     fn record<'p>(&self, fresh: impl Iterator<Item = &'p Pinned>) -> anyhow::Result<()> {
         let fresh: Vec<&Pinned> = fresh.collect();
-        if fresh.is_empty() {
+        if fresh.is_empty() || !self.records {
             return Ok(());
         }
         let path = &self.options.lock_file;
@@ -398,6 +422,39 @@ impl Reach {
     fn new(sources: Sources) -> anyhow::Result<Reach> {
         let Sources { find_links, indexes, settings } = sources;
         Ok(Reach { client: Client::new(settings)?, find_links, indexes })
+    }
+}
+
+/// How an archive is packed, by its name.
+fn archive_format(file: &str) -> anyhow::Result<Format> {
+    let known = [
+        (".tar.gz", Format::TarGz),
+        (".tgz", Format::TarGz),
+        (".tar.xz", Format::TarXz),
+        (".zip", Format::Zip),
+    ];
+    let found = known.into_iter().find(|(ending, _)| file.ends_with(ending));
+    found.map(|(_, format)| format).ok_or_else(|| {
+        Failure::config(format!("{file}: its name does not say what kind of archive it is"))
+            .hint("name a .tar.gz, .tar.xz or .zip file")
+            .into()
+    })
+}
+
+/// One place, for a pin that needs no index.
+struct At<'s, 'a> {
+    session: &'s Session<'a>,
+    url: Url,
+}
+
+impl Source for At<'_, '_> {
+    fn resolve(&self, _key: &Key) -> anyhow::Result<Vec<Pinned>> {
+        Ok(Vec::new())
+    }
+
+    fn locate(&self, _pin: &Pinned) -> anyhow::Result<Url> {
+        self.session.without_index()?;
+        Ok(self.url.clone())
     }
 }
 

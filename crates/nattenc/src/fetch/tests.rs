@@ -806,14 +806,9 @@ fn a_tree_from_a_local_directory_is_checked_alike() {
 }
 
 #[test]
-fn a_source_without_its_cutlass_headers_or_with_old_ones_is_refused() {
+fn a_source_without_its_cutlass_headers_is_refused() {
     let bench = Bench::with_sdist(Form::Json);
     let tree = bench.natten().unwrap();
-    assert_eq!(require_cutlass(&tree, "4.3").unwrap(), "4.3.5");
-    assert_eq!(require_cutlass(&tree, "4.3.5").unwrap(), "4.3.5");
-    let error = require_cutlass(&tree, "4.10").unwrap_err();
-    assert_eq!(class(&error), Class::Integrity);
-    assert!(error.to_string().contains("CUTLASS 4.3.5, and 4.10 or newer"), "{error}");
     let header = tree.root.join("third_party/cutlass/include/cutlass/version.h");
     fs::write(&header, b"#define CUTLASS_MAJOR 4\n").unwrap();
     assert!(cutlass_version(&tree).unwrap_err().to_string().contains("CUTLASS_MINOR"));

@@ -39,8 +39,10 @@ pub struct Facts {
     pub toolkit: String,
     /// SHA-256 of the natten sdist.
     pub sdist_sha256: String,
-    /// Version of the CUTLASS headers inside it.
+    /// Version of the CUTLASS headers.
     pub cutlass: String,
+    /// Where those are not the ones inside the sdist: the digest of the sources together with them.
+    pub replaced_cutlass: Option<String>,
     /// Whether the CUDA runtime is inside the libraries.
     pub static_runtime: bool,
     /// What the fatbins are compressed with.
@@ -130,6 +132,11 @@ pub fn manifest(plan: &Plan, facts: &Facts, needs: &Needs, files: &[File]) -> Va
         value[key] = Value::String(name);
         value
     };
+    let mut upstream =
+        json!({ "natten": plan.natten, "sdist_sha256": facts.sdist_sha256, "cutlass": facts.cutlass });
+    if let Some(digest) = &facts.replaced_cutlass {
+        upstream["sources_with_other_cutlass"] = Value::String(digest.clone());
+    }
     let sections: Vec<Value> = plan
         .sections
         .iter()
@@ -175,7 +182,7 @@ pub fn manifest(plan: &Plan, facts: &Facts, needs: &Needs, files: &[File]) -> Va
         "pruned": plan.pruned,
         "build": build_info(plan, &facts.toolkit),
         "toolkit": { "release": plan.release.to_string(), "version": facts.toolkit, "compression": facts.compression },
-        "upstream": { "natten": plan.natten, "sdist_sha256": facts.sdist_sha256, "cutlass": facts.cutlass },
+        "upstream": upstream,
         "sections": sections,
         "skips": plan.skips.iter().map(|s| json!({ "what": s.what, "reason": s.reason })).collect::<Vec<_>>(),
         "units": units,
@@ -209,6 +216,7 @@ mod tests {
             toolkit: "13.0.88".to_owned(),
             sdist_sha256: String::new(),
             cutlass: String::new(),
+            replaced_cutlass: None,
             static_runtime: true,
             compression: String::new(),
         };

@@ -12,7 +12,7 @@ use crate::plan::sample::{self, Pair, Question, Sample};
 use crate::plan::{Request, Skip};
 use crate::report::{self, Reporter};
 use crate::verify::code::{self, Comparison};
-use crate::{catalog, cost, fetch, supply};
+use crate::{catalog, cost, cutlass, fetch, supply};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -105,6 +105,7 @@ pub fn prove_sharing(
     // As for builds: what cannot be met must not fetch anything.
     choose(None)?;
     let search = project.search(variant, &options.supply)?;
+    let cutlass = project.cutlass(&search.fetching, reporter)?;
     let ready = search.toolkit(reporter)?;
     let toolkit = &ready.toolkit;
     let sources = fetch::natten(&search.fetching, &project.config.natten, &report::Transfers(reporter))?;
@@ -112,6 +113,10 @@ pub fn prove_sharing(
 
     let build_dir = project.build_dir(&variant.name).join("share-ptx");
     let _lock = lock(&build_dir)?;
+    let sources = match &cutlass {
+        None => sources,
+        Some(other) => cutlass::laid_over(sources, other, &build_dir, &search.digests)?,
+    };
     let cache = Cache::new(&search.fetching.home, &build_dir);
     let mut files = BTreeMap::new();
     let mut texts: Vec<Arc<str>> = Vec::new();

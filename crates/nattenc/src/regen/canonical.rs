@@ -60,7 +60,8 @@ pub fn render(policy: &'static str, catalog: &Catalog) -> anyhow::Result<Renderi
         all.extend(split.into_iter().enumerate().map(|(index, groups)| unit(family, index, &groups)));
     }
     let one = |unit: &Unit<'_>| Ok((format!("{}/{}.cu", unit.family, unit.name), generate::unit(unit)?));
-    let files = all.par_iter().map(one).collect::<anyhow::Result<Files>>()?;
+    // Of several errors the first unit's is told, whichever came first.
+    let files = all.par_iter().map(one).collect::<Vec<_>>().into_iter().collect::<anyhow::Result<Files>>()?;
     Ok(Rendering { policy, units: counts, files })
 }
 

@@ -16,12 +16,6 @@ pub(super) fn declarations(text: &str) -> Declarations {
     found
 }
 
-/// The declared name without the scopes around it, and the innermost scope.
-pub(super) fn name_and_scope(qualified: &str) -> (&str, Option<&str>) {
-    let mut parts = qualified.rsplit("::");
-    (parts.next().unwrap_or(qualified), parts.next())
-}
-
 /// A declaration of several variables of one type as one declaration each: `const int *a, b[3]`.
 pub(super) fn single(declaration: &str) -> Vec<String> {
     let all = tokens(declaration);
@@ -52,7 +46,7 @@ fn without_directives(text: &str) -> String {
 
 /// What an opening brace after these tokens begins.
 enum Opens<'a> {
-    Scope(Option<&'a str>),
+    Scope(Option<String>),
     Type(&'a str),
     Enum(Option<&'a str>),
     Function,
@@ -60,7 +54,7 @@ enum Opens<'a> {
 }
 
 fn scan(all: &[&str], scope: &str, found: &mut Declarations) {
-    let inside = |name: &str| if scope.is_empty() { name.to_owned() } else { format!("{scope}::{name}") };
+    let inside = |name: &str| qualified(scope, name);
     let mut statement: Vec<&str> = Vec::new();
     let mut at = 0;
     while at < all.len() {
@@ -79,7 +73,7 @@ fn scan(all: &[&str], scope: &str, found: &mut Declarations) {
                 at = (at + length - 1).min(all.len());
                 match opens(&statement) {
                     Opens::Scope(name) => {
-                        scan(body, &name.map_or_else(|| scope.to_owned(), &inside), found);
+                        scan(body, &name.map_or_else(|| scope.to_owned(), |name| inside(&name)), found);
                         statement.clear();
                     }
                     Opens::Type(name) => {
@@ -89,7 +83,7 @@ fn scan(all: &[&str], scope: &str, found: &mut Declarations) {
                         statement = vec!["typedef"];
                     }
                     Opens::Enum(name) => {
-                        let name = name.map_or_else(|| scope.to_owned(), &inside);
+                        let name = name.map_or_else(|| scope.to_owned(), inside);
                         enumerators(body, &name, found);
                         statement = vec!["typedef"];
                     }
@@ -130,8 +124,8 @@ fn opens<'a>(statement: &[&'a str]) -> Opens<'a> {
     let plain = plain(statement);
     let words = plain.strip_prefix(&["typedef"]).unwrap_or(&plain);
     match words {
-        ["namespace", name, ..] => Opens::Scope(Some(*name)),
         ["namespace"] => Opens::Scope(None),
+        ["namespace", name @ ..] => Opens::Scope(Some(name.concat())),
         ["extern", language] if language.starts_with('"') => Opens::Scope(None),
         ["enum", "class" | "struct", name, ..] => Opens::Enum(Some(*name)),
         ["enum", name, ..] if *name != ":" => Opens::Enum(Some(*name)),
@@ -232,7 +226,7 @@ fn signature<'a, 'b>(statement: &'b [&'a str]) -> &'b [&'a str] {
             }
             "=" if depth == 0 => {
                 // The value of a constant is part of what is declared.
-                let constant = statement[..at].iter().any(|w| *w == "constexpr");
+                let constant = statement[..at].contains(&"constexpr");
                 return if constant { statement } else { &statement[..at] };
             }
             ":" if closed
@@ -356,11 +350,5 @@ mod tests {
         {
             let _ = declarations(text);
         }
-    }
-
-    #[test]
-    fn names_split_into_name_and_scope() {
-        assert_eq!(name_and_scope("n::K::run"), ("run", Some("K")));
-        assert_eq!(name_and_scope("op"), ("op", None));
     }
 }

@@ -5,8 +5,8 @@
 use super::canonical::Files;
 use crate::failure::{Class, Failure};
 use crate::fs;
+use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// What nattenc wrote: a line per file, `<sha256>  <path>`.
@@ -208,11 +208,8 @@ fn walk(at: &Path) -> anyhow::Result<BTreeSet<String>> {
 }
 
 fn list_text(files: &Files) -> String {
-    files.iter().fold(String::new(), |mut text, (path, content)| {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}  {path}", fs::sha256_of(content.as_bytes()));
-        text
-    })
+    let line = |(path, text): (&String, &String)| format!("{}  {path}\n", fs::sha256_of(text.as_bytes()));
+    files.par_iter().map(line).collect::<Vec<_>>().concat()
 }
 
 fn list(at: &Path) -> anyhow::Result<Option<BTreeMap<String, String>>> {

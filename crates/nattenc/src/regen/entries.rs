@@ -274,6 +274,14 @@ pub(super) fn arguments(tokens: &[&str]) -> anyhow::Result<Vec<String>> {
     Ok(arguments.iter().map(|argument| join(argument)).collect())
 }
 
+/// How many template arguments a class has.
+pub(super) fn template_arguments(class: &str) -> usize {
+    let all = tokens(class);
+    let open = all.iter().position(|token| *token == "<");
+    let list = open.and_then(|open| Some(&all[open + 1..open + bracket(&all[open..]).ok()? - 1]));
+    list.and_then(|list| arguments(list).ok()).map_or(0, |list| list.len())
+}
+
 /// `struct Name { template <class Mask, bool varlen> using With = Class; };`: name → class.
 fn mask_templates<'a>(tokens: &'a [&'a str]) -> BTreeMap<&'a str, &'a [&'a str]> {
     const HEAD: [&str; 11] =

@@ -21,7 +21,7 @@ pub struct Interface {
     /// Name → value: status codes and element types.
     pub constants: BTreeMap<String, String>,
     /// Family → what kernels have in common → where they differ, apart by `, `.
-    pub kernels: BTreeMap<String, BTreeMap<String, String>>,
+    pub kernels: Kernels,
 }
 
 /// What is different in a newer interface, a line each.
@@ -82,7 +82,7 @@ fn of_header(text: &str) -> anyhow::Result<Interface> {
         let body = &words[at + 3..];
         let body = &body[1..body_length(body)?.saturating_sub(1)];
         let fields = body.split(|word| *word == ";").filter(|field| !field.is_empty());
-        interface.structs.insert((*name).to_owned(), fields.flat_map(|f| fields_of(f)).collect());
+        interface.structs.insert((*name).to_owned(), fields.flat_map(fields_of).collect());
     }
     Ok(interface)
 }
@@ -138,10 +138,13 @@ fn shape(kernel: &Kernel) -> String {
     )
 }
 
-/// Every kernel of an interface, a line each.
-fn each(kernels: &BTreeMap<String, BTreeMap<String, String>>) -> BTreeSet<String> {
+/// Family → what kernels have in common → where they differ.
+type Kernels = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Every kernel of the families that `other` has otherwise, a line each.
+fn each(kernels: &Kernels, other: &Kernels) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
-    for (family, lines) in kernels {
+    for (family, lines) in kernels.iter().filter(|(family, lines)| other.get(*family) != Some(lines)) {
         for (key, shapes) in lines {
             let (traits, masks) = key.split_once(" causal ").unwrap_or((key, ""));
             for (mask, shape) in masks.split('|').flat_map(|m| shapes.split(", ").map(move |s| (m, s))) {
@@ -175,7 +178,8 @@ pub fn changes(old: &Interface, new: &Interface) -> Changes {
             None => format!("struct {name} ends before `{}`", old[new.len()]),
         });
     });
-    let (old, new) = (each(&old.kernels), each(&new.kernels));
+    // Families whose lines are the same need not be taken apart.
+    let (old, new) = (each(&old.kernels, &new.kernels), each(&new.kernels, &old.kernels));
     changes.added.extend(new.difference(&old).cloned());
     changes.removed.extend(old.difference(&new).cloned());
     changes
@@ -223,7 +227,7 @@ mod tests {
         assert!(interface.structs.len() >= 11, "{:?}", interface.structs.keys());
         assert_eq!(interface.constants["NATTEN_E_INTERNAL"], "8");
         let kernels: usize = catalog.families.iter().map(|family| family.kernels().count()).sum();
-        assert_eq!(each(&interface.kernels).len(), kernels);
+        assert_eq!(each(&interface.kernels, &Kernels::new()).len(), kernels);
     }
 
     const HEADER: &str = "

@@ -1,13 +1,16 @@
 //! The canonical rendering of the kernel tables: written to disk, recorded in `autogen.lock`, and held
 //! against upstream's own generators.
 
+pub mod bump;
 pub mod canonical;
 mod declarations;
 pub mod directory;
 mod entries;
+mod generators;
 pub mod interface;
 pub mod oracle;
 pub mod record;
+pub mod upstream;
 
 use crate::catalog;
 use crate::failure::Failure;
@@ -144,17 +147,18 @@ fn may_follow(old: &Record, now: &Record) -> anyhow::Result<()> {
             .into());
     }
     let broken = old.broken_promises(now);
-    if broken.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::integrity(format!(
+    if broken.is_empty() { Ok(()) } else { Err(breaks(old, &broken).into()) }
+}
+
+/// The failure of an interface that breaks what `old` promised.
+fn breaks(old: &Record, broken: &[String]) -> Failure {
+    Failure::integrity(format!(
         "{}: the public interface of version {} would break\n  {}",
         record::FILE,
         old.package,
         broken.join("\n  ")
     ))
     .hint("raise `version` in Cargo.toml's [workspace.package], or take the change back")
-    .into())
 }
 
 fn other_natten(old: &Record, natten: &str) -> String {

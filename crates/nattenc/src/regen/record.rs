@@ -6,6 +6,7 @@ use super::interface::{self, Changes, Interface};
 use crate::catalog::Catalog;
 use crate::failure::Failure;
 use crate::fs;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -58,7 +59,7 @@ impl Record {
     pub fn new(natten: &str, catalog: &Catalog, renderings: &[Rendering]) -> anyhow::Result<Record> {
         let digests = |rendering: &Rendering| {
             let digest = |(path, text): (&String, &String)| (path.clone(), fs::sha256_of(text.as_bytes()));
-            (rendering.policy.to_owned(), rendering.files.iter().map(digest).collect())
+            (rendering.policy.to_owned(), rendering.files.par_iter().map(digest).collect())
         };
         Ok(Record {
             version: VERSION,
@@ -77,16 +78,17 @@ impl Record {
                 .hint("restore it from version control, or remove it and run `nattenc regen`")
         };
         let text = String::from_utf8(bytes).map_err(|_| wrong("not UTF-8".to_owned()))?;
-        let version: Probe = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if version.version != VERSION {
+        let table: toml::Table = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        // A file of another version may mean anything, so nothing else of it is looked at.
+        let version = table.get("version").ok_or_else(|| wrong("`version` is missing".to_owned()))?;
+        if version.as_integer() != Some(VERSION) {
             return Err(wrong(format!(
-                "version {} of the format is not known to this nattenc, which knows {VERSION}",
-                version.version
+                "version {version} of the format is not known to this nattenc, which knows {VERSION}"
             ))
             .hint("use the nattenc that wrote it, or a newer one")
             .into());
         }
-        Ok(Some(toml::from_str(&text).map_err(|error| wrong(error.to_string()))?))
+        Ok(Some(table.try_into().map_err(|error: toml::de::Error| wrong(error.to_string()))?))
     }
 
     /// The whole file.
@@ -162,14 +164,10 @@ fn newer(version: &str, than: &str) -> bool {
     }
 }
 
-#[derive(Deserialize)]
-struct Probe {
-    version: i64,
-}
-
 /// Every policy's rendering.
 pub fn renderings(catalog: &Catalog) -> anyhow::Result<Vec<Rendering>> {
-    POLICIES.into_iter().map(|policy| canonical::render(policy, catalog)).collect()
+    let all = POLICIES.into_par_iter().map(|policy| canonical::render(policy, catalog));
+    all.collect::<Vec<_>>().into_iter().collect()
 }
 
 #[cfg(test)]
@@ -203,7 +201,7 @@ mod tests {
         let path = dir.path().join(FILE);
         for (from, to, message) in [
             ("version = 1", "version = 2", "version 2 of the format"),
-            ("version = 1", "", "version"),
+            ("version = 1", "", "`version` is missing"),
             ("natten = ", "nattem = ", "nattem"),
         ] {
             fs::write(&path, now().text().replacen(from, to, 1).as_bytes()).unwrap();
