@@ -224,12 +224,19 @@ impl Dtype {
     }
 }
 
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Direction {
+    /// The word of selectors.
+    pub fn word(self) -> &'static str {
+        match self {
             Direction::Forward => "forward",
             Direction::Backward => "backward",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
     }
 }
 

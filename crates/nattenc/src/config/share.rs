@@ -1,8 +1,8 @@
 //! `share`: pairs of capabilities of a section, one of which is assembled from the other's PTX.
 
-use super::CapabilityEntry;
 use super::place::{Place, Problems, suggestion};
 use super::read::Table;
+use super::{CapabilityEntry, Selector, Traits};
 use crate::plan::capability::{Capability, Suffix};
 use std::fmt;
 use std::str::FromStr;
@@ -47,8 +47,23 @@ pub struct Share {
     pub from: Capability,
     /// What is promised of the code.
     pub mode: Mode,
+    /// The kernels that it is promised of: those that one of these matches; all where there are none.
+    pub select: Vec<Selector>,
     /// Where it stands.
     pub at: Place,
+}
+
+impl Share {
+    /// Whether the promise is made of a kernel.
+    pub fn covers(&self, kernel: &Traits<'_>) -> bool {
+        self.select.is_empty() || self.select.iter().any(|selector| selector.matches(kernel))
+    }
+
+    /// The kernels that it is about, for a sentence.
+    pub fn scope(&self) -> String {
+        let selectors: Vec<String> = self.select.iter().map(ToString::to_string).collect();
+        if selectors.is_empty() { "all kernels".to_owned() } else { selectors.join(" and ") }
+    }
 }
 
 /// Why PTX of `from` cannot be assembled for `capability`, by the rules of PTX alone.
@@ -72,19 +87,27 @@ pub fn impossible(capability: Capability, from: Capability) -> Option<String> {
 pub(super) fn read(
     table: &Table<'_, '_>,
     listed: &[CapabilityEntry],
+    families: &[String],
     problems: &mut Problems<'_>,
 ) -> Vec<Share> {
     let mut pairs: Vec<Share> = Vec::new();
     for entry in
         table.inline_tables("share", "{ cap = \"9.0\", from = \"8.0\", mode = \"identical\" }", problems)
     {
-        entry.only(&["cap", "from", "mode"], problems);
+        entry.only(&["cap", "from", "mode", "select"], problems);
         for (key, example) in [("cap", "\"9.0\""), ("from", "\"8.0\""), ("mode", "\"identical\"")] {
             entry.require(key, &format!("{key} = {example}"), problems);
         }
         let capability = entry.parsed::<Capability>("cap", problems);
         let from = entry.parsed::<Capability>("from", problems);
         let mode = entry.parsed::<Mode>("mode", problems);
+        let select = entry.parsed_list::<Selector>("select", problems).unwrap_or_default();
+        for selector in &select {
+            for family in selector.value.family.iter().filter(|f| !families.contains(f)) {
+                let message = format!("select names family \"{family}\", which the section does not list");
+                problems.add(selector.at.clone(), message);
+            }
+        }
         for (key, found) in [("cap", &capability), ("from", &from)] {
             let Some(found) = found else { continue };
             let named = listed.iter().any(|e| e.request.capability == found.value);
@@ -101,15 +124,19 @@ pub(super) fn read(
             let message = format!("{} cannot share with {}: {why}", capability.value, from.value);
             problems.add(from.at.clone(), message);
         }
-        if let Some(first) = pairs.iter().find(|p| p.capability == capability.value) {
-            let message =
-                format!("{} shares already, with {}, at {}", capability.value, first.from, first.at);
+        let again = |p: &&Share| p.capability == capability.value && p.mode == mode.value;
+        if let Some(first) = pairs.iter().find(again) {
+            let message = format!(
+                "{} shares already as {}, with {}, at {}",
+                capability.value, mode.value, first.from, first.at
+            );
             problems.add(capability.at.clone(), message);
         }
         pairs.push(Share {
             capability: capability.value,
             from: from.value,
             mode: mode.value,
+            select: select.into_iter().map(|selector| selector.value).collect(),
             at: capability.at,
         });
     }

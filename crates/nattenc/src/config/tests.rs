@@ -311,7 +311,7 @@ fn pairs_that_cannot_share_name_their_places() {
         (pair("sm_90", "8.0"), "cap: \"sm_90\" is not a compute capability; write \"9.0\""),
         (
             [pair("9.0", "8.0"), pair("9.0", "8.6")].join(", "),
-            "build.toml:9:65: 9.0 shares already, with 8.0, at build.toml:9:18",
+            "build.toml:9:65: 9.0 shares already as valid, with 8.0, at build.toml:9:18",
         ),
         ("\"9.0\"".to_owned(), "build.toml:9:10: share: a table is wanted; write { cap = \"9.0\", from"),
         (
@@ -324,6 +324,10 @@ fn pairs_that_cannot_share_name_their_places() {
             "unknown key \"kind\" in an entry of share; known: cap from mode",
         ),
         (pair("9.0", "8.0").replace("\"8.0\"", "8.0"), "8.0 is a float where a string is wanted"),
+        (
+            pair("9.0", "8.0").replace(" }", ", select = [\"family=fmha\"] }"),
+            "build.toml:9:73: select names family \"fmha\", which the section does not list",
+        ),
     ] {
         let found = change(&entries);
         assert!(found.contains(message), "{entries}\n   found: {found}\nexpected: {message}");

@@ -33,7 +33,7 @@ pub struct ProofOptions {
     pub limits: Limits,
 }
 
-/// What came out for one family and pair.
+/// What came out for the kernels of one family and pair that one promise, or none, is made of.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProofRow {
     /// The section.
@@ -44,7 +44,7 @@ pub struct ProofRow {
     pub capability: String,
     /// Whose PTX is assembled.
     pub from: String,
-    /// What build.toml says of the pair.
+    /// What build.toml says of the pair for these kernels.
     pub declared: Option<Mode>,
     /// Kernels compared.
     pub kernels: usize,
@@ -232,13 +232,14 @@ impl Table<'_> {
     fn add(&mut self, sample: &Sample, pair: Pair, found: &Comparison) {
         let (section, family) = (&sample.unit.section, &sample.unit.family);
         let declared =
-            self.project.config.section(section).and_then(|section| sample::declared(section, pair));
+            self.project.config.section(section).and_then(|s| sample::declared(s, pair, &sample.unit));
         let (capability, from) = (pair.capability.to_string(), pair.from.to_string());
         let index = self
             .rows
             .iter()
             .position(|r| {
                 (&r.section, &r.family, &r.capability, &r.from) == (section, family, &capability, &from)
+                    && r.declared == declared.map(|d| d.mode)
             })
             .unwrap_or_else(|| {
                 self.rows.push(ProofRow {

@@ -135,10 +135,10 @@ impl Asked<'_> {
                 || format!("asked for by {}; [section.{}] does not list it", self.scope.asker, section.name),
                 |e| format!("declared at {}", e.at),
             ));
-            let share = declared.share.iter().find(|s| s.capability == row.request.capability);
-            lines.extend(
-                share.map(|s| format!("may share PTX of {} ({}), declared at {}", s.from, s.mode, s.at)),
-            );
+            let share = declared.share.iter().filter(|s| s.capability == row.request.capability);
+            lines.extend(share.map(|s| {
+                format!("may share PTX of {} ({}) for {}, declared at {}", s.from, s.mode, s.scope(), s.at)
+            }));
         }
         lines.push(row.sentence());
         for (family, _) in section.families.iter().filter(|_| row.built()) {

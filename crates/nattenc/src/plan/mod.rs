@@ -417,16 +417,19 @@ impl Scope {
     }
 
     fn selects(&self, family: &str, kernel: &Kernel) -> bool {
-        let direction = kernel.direction.to_string();
-        let traits = Traits {
-            family,
-            dim: Some(kernel.rank).filter(|rank| *rank > 0),
-            dtype: Some(kernel.dtype.short()),
-            direction: Some(&direction),
-            causal: Some(kernel.causal.as_slice()).filter(|mask| !mask.is_empty()),
-            head_dim: kernel.tiles.as_ref().and_then(|tiles| u16::try_from(tiles.head_dim).ok()),
-        };
-        crate::config::selected(&self.select, &traits)
+        crate::config::selected(&self.select, &traits(family, kernel))
+    }
+}
+
+/// What selectors can ask of a kernel.
+fn traits<'a>(family: &'a str, kernel: &'a Kernel) -> Traits<'a> {
+    Traits {
+        family,
+        dim: Some(kernel.rank).filter(|rank| *rank > 0),
+        dtype: Some(kernel.dtype.short()),
+        direction: Some(kernel.direction.word()),
+        causal: Some(kernel.causal.as_slice()).filter(|mask| !mask.is_empty()),
+        head_dim: kernel.tiles.as_ref().and_then(|tiles| u16::try_from(tiles.head_dim).ok()),
     }
 }
 
@@ -717,7 +720,7 @@ fn add_family(
         if kernels.is_empty() {
             continue;
         }
-        let capabilities = share::unit(requests, &kernels, rules);
+        let capabilities = share::unit(&family.name, requests, &kernels, rules);
         let count =
             |wanted: fn(&Decision) -> bool| capabilities.iter().filter(|c| wanted(&c.decision)).count();
         plan.counts.pairs += count(|d| !matches!(d, Decision::Skip(_)));

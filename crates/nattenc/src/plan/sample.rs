@@ -67,9 +67,14 @@ pub struct Samples {
     pub skips: Vec<Skip>,
 }
 
-/// The pair that a section declares.
-pub fn declared(section: &Section, pair: Pair) -> Option<&Share> {
-    section.share.iter().find(|s| s.capability == pair.capability && s.from == pair.from)
+/// What a section declares of a pair for a unit's kernels: the strongest promise that is made of all.
+pub fn declared<'a>(section: &'a Section, pair: Pair, unit: &UnitPlan) -> Option<&'a Share> {
+    section
+        .share
+        .iter()
+        .filter(|s| s.capability == pair.capability && s.from == pair.from)
+        .filter(|s| unit.kernels.iter().all(|k| s.covers(&super::traits(&unit.family, k))))
+        .min_by_key(|s| s.mode)
 }
 
 /// What to compile to answer a question.
@@ -99,7 +104,8 @@ pub fn samples(
             continue;
         }
         let own = section.share.iter().map(|s| Pair { capability: s.capability, from: s.from });
-        let asked: Vec<Pair> = if pairs.is_empty() { own.collect() } else { pairs.clone() };
+        let own: BTreeSet<Pair> = own.collect();
+        let asked: Vec<Pair> = if pairs.is_empty() { own.into_iter().collect() } else { pairs.clone() };
         let mut usable = Vec::new();
         for pair in asked {
             let lacking = [pair.capability, pair.from].into_iter().find_map(|c| {

@@ -51,11 +51,17 @@ pub struct Rules<'a> {
     pub prune: bool,
 }
 
-/// What becomes of each of `requests` in a unit of `kernels`, in their order.
+/// What becomes of each of `requests` in a unit of `kernels` of `family`, in their order.
 ///
-/// A capability shares where its kernels are those of the other: pairs may follow each other (12.1 from
+/// A capability shares by the first pair that is allowed and made for all of its kernels, where those are the
+/// kernels of the other: pairs may follow each other (12.1 from
 /// 12.0 from 10.0), all are then assembled from the first one's PTX, and the weakest promise counts.
-pub fn unit(requests: &[CapabilityRequest], kernels: &[&Kernel], rules: Rules<'_>) -> Vec<CapabilityPlan> {
+pub fn unit(
+    family: &str,
+    requests: &[CapabilityRequest],
+    kernels: &[&Kernel],
+    rules: Rules<'_>,
+) -> Vec<CapabilityPlan> {
     let live = |c: Capability| kernels.iter().map(|k| k.live_on(c.number())).collect::<Vec<bool>>();
     let mut rows: Vec<CapabilityPlan> =
         requests.iter().map(|r| CapabilityPlan::new(*r, Decision::Build)).collect();
@@ -71,8 +77,19 @@ pub fn unit(requests: &[CapabilityRequest], kernels: &[&Kernel], rules: Rules<'_
             rows[index].decision = Decision::Skip("no kernel of the unit runs on it".to_owned());
             continue;
         }
-        let found = rules.pairs.iter().find(|p| p.capability == capability);
+        let declared = || rules.pairs.iter().filter(|p| p.capability == capability);
+        let covers = |pair: &Share| {
+            kernels
+                .iter()
+                .filter(|k| !rules.prune || k.live_on(capability.number()))
+                .all(|k| pair.covers(&super::traits(family, k)))
+        };
+        let found = declared()
+            .find(|p| covers(p) && rules.sharing.allows(p.mode))
+            .or_else(|| declared().find(|p| covers(p)))
+            .or_else(|| declared().next());
         let source = found.map(|pair| match origin.get(&pair.from) {
+            _ if !covers(pair) => Err(format!("{}'s PTX serves it for {} alone", pair.from, pair.scope())),
             _ if !rules.sharing.allows(pair.mode) => Err(format!(
                 "it could be assembled from {}'s PTX ({}), but this build has --share {}",
                 pair.from,

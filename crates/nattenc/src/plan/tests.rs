@@ -102,6 +102,42 @@ fn chain_is_assembled_from_its_beginning_and_promises_what_its_weakest_pair_does
 }
 
 #[test]
+fn pair_is_used_for_the_kernels_that_it_is_promised_of() {
+    let pairs = |select: &str| {
+        core("fmha", "10.0 12.0", &[("12.0", "10.0", "identical"), ("12.0", "10.0", "valid")])
+            .replace("mode = \"identical\"", &format!("mode = \"identical\", select = [\"{select}\"]"))
+    };
+    let decided = |select: &str, sharing: Sharing| -> Vec<(String, CapabilityPlan)> {
+        let request = Request { sharing, ..Request::default() };
+        let plan = planned(&pairs(select), "cu130", &request).unwrap();
+        plan.units.iter().map(|u| (u.name.clone(), u.capabilities[1].clone())).collect()
+    };
+    let share = |mode| Decision::Share { from: "10.0".parse().unwrap(), mode };
+    // fmha_002 holds forward kernels of every dtype, fmha_005 backward ones.
+    for (select, sharing, forward, backward) in [
+        ("direction=forward", Sharing::Identical, share(Mode::Identical), Decision::Build),
+        ("direction=forward", Sharing::Valid, share(Mode::Identical), share(Mode::Valid)),
+        ("direction=forward", Sharing::None, Decision::Build, Decision::Build),
+        ("dtype=float32", Sharing::Identical, Decision::Build, Decision::Build),
+        ("dtype=float32", Sharing::Valid, share(Mode::Valid), share(Mode::Valid)),
+    ] {
+        let found = decided(select, sharing);
+        let wanted = [("fmha_002", forward), ("fmha_005", backward)];
+        for (unit, decision) in wanted {
+            let (_, row) = found.iter().find(|(name, _)| name == unit).unwrap();
+            assert_eq!(row.decision, decision, "{select} {sharing:?} {unit}");
+        }
+    }
+    let (_, row) = decided("dtype=float32", Sharing::Identical).remove(0);
+    assert!(row.note.unwrap().contains("--share identical"));
+    let only = core("fmha", "10.0 12.0", &[("12.0", "10.0", "identical")])
+        .replace("mode = \"identical\"", "mode = \"identical\", select = [\"dtype=float32\"]");
+    let plan = planned(&only, "cu130", &Request::default()).unwrap();
+    let note = plan.units[0].capabilities[1].note.clone().unwrap();
+    assert_eq!(note, "10.0's PTX serves it for dtype=float32 alone");
+}
+
+#[test]
 fn unit_shares_only_where_the_same_kernels_run() {
     // Kernels of fna and fmha change at 7.0, 7.5 and 8.0; those of the reference do not.
     let pairs: &[_] = &[("8.0", "7.5", "identical"), ("9.0", "8.0", "identical")];
@@ -348,7 +384,7 @@ fn everything_that_a_plan_names_is_explained() {
     let say = |subject: &str| explain::explain(&config, &plan, &request, catalog, subject);
     for (subject, kind, decision, part) in [
         ("9.0", "capability", "build", "8.0, whose PTX would serve it, is not built"),
-        ("core/9.0", "capability", "build", "may share PTX of 8.0 (identical), declared at "),
+        ("core/9.0", "capability", "build", "may share PTX of 8.0 (identical) for all kernels, declared at "),
         ("9.0a", "capability", "skip", "section hopper needs cuda 13.0 or later, variant cu129 has 12.9"),
         ("fna_000", "unit", "skip", "none of its selected kernels runs on 7.5, 9.0"),
         ("core/fna_011", "unit", "build", "9.0: build; 8.0, whose PTX"),
