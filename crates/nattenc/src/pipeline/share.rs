@@ -2,8 +2,8 @@
 //! through its own PTX and through another's, and compared.
 
 use super::{Parts, Project, lay_out, lock, probe_toolkit, programs, unit_dry_run, unit_text, watch_signals};
-use crate::config::Variant;
 use crate::config::share::Mode;
+use crate::config::{Config, Place, Variant};
 use crate::execute::cache::Cache;
 use crate::execute::{self, Limits, Setting};
 use crate::failure::Failure;
@@ -20,6 +20,9 @@ use std::sync::Arc;
 
 /// Raised when a field of the JSON changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
+
+/// Of so many kernels of a family and a pair the text shows no more.
+const SHOWN: usize = 12;
 
 /// What is compared.
 pub struct ProofOptions {
@@ -46,6 +49,9 @@ pub struct ProofRow {
     pub from: String,
     /// What build.toml says of the pair for these kernels.
     pub declared: Option<Mode>,
+    /// Where it says so.
+    #[serde(skip)]
+    pub at: Option<Place>,
     /// Kernels compared.
     pub kernels: usize,
     /// Bytes of code of the capability's own cubins.
@@ -77,9 +83,6 @@ pub struct Proof {
     pub ok: bool,
     /// CPU seconds of what was compiled now.
     pub cpu: f64,
-    /// Where build.toml says what does not hold, for the failure.
-    #[serde(skip)]
-    refuted: Vec<String>,
 }
 
 /// Something that could not be compared.
@@ -174,7 +177,7 @@ pub fn prove_sharing(
         reporter.warning(&format!("digests of tools are not remembered: {error}"));
     }
 
-    let mut table = Table { project, rows: Vec::new(), refuted: Vec::new() };
+    let mut rows = Vec::new();
     for (sample, jobs) in chosen.samples.iter().zip(&jobs) {
         for pair in &sample.pairs {
             let ptx = [code(&graph, jobs, *pair, pair.capability), code(&graph, jobs, *pair, pair.from)]
@@ -186,7 +189,7 @@ pub fn prove_sharing(
                 Failure::integrity(format!("{}: ptxas's output cannot be read: {why}", sample.unit.label()))
                     .hint("run the same command again with an empty NATTENC_HOME")
             })?;
-            table.add(sample, *pair, &found);
+            row(&mut rows, &project.config, sample, *pair).add(&found);
         }
     }
     let cpu = built.records.iter().filter(|r| r.how == execute::How::Ran).map(|r| r.cpu).sum();
@@ -195,11 +198,10 @@ pub fn prove_sharing(
         schema_version: SCHEMA_VERSION,
         variant: variant.name.clone(),
         toolkit: toolkit.version.clone(),
-        ok: table.refuted.is_empty(),
-        rows: table.rows,
+        ok: !rows.iter().any(ProofRow::refutes),
+        rows,
         skips: chosen.skips.into_iter().map(|Skip { what, reason }| SkippedPair { what, reason }).collect(),
         cpu,
-        refuted: table.refuted,
     })
 }
 
@@ -221,72 +223,75 @@ fn code(
     })
 }
 
-/// Rows as they come together.
-struct Table<'a> {
-    project: &'a Project,
-    rows: Vec<ProofRow>,
-    refuted: Vec<String>,
+/// The row of a sample's family, that pair and what is promised of it, which may be there already.
+fn row<'a>(rows: &'a mut Vec<ProofRow>, config: &Config, sample: &Sample, pair: Pair) -> &'a mut ProofRow {
+    let (section, family) = (&sample.unit.section, &sample.unit.family);
+    let (capability, from) = (pair.capability.to_string(), pair.from.to_string());
+    let declared = config.section(section).and_then(|s| sample::declared(s, pair, &sample.unit));
+    let same = |r: &ProofRow| {
+        (&r.section, &r.family, &r.capability, &r.from) == (section, family, &capability, &from)
+            && r.at.as_ref() == declared.map(|d| &d.at)
+    };
+    let index = rows.iter().position(same).unwrap_or_else(|| {
+        rows.push(ProofRow {
+            section: section.clone(),
+            family: family.clone(),
+            capability,
+            from,
+            declared: declared.map(|d| d.mode),
+            at: declared.map(|d| d.at.clone()),
+            kernels: 0,
+            code_bytes: 0,
+            ptx_lines: 0,
+            metadata_bytes: Some(0),
+            differing: Vec::new(),
+            identical: true,
+        });
+        rows.len() - 1
+    });
+    &mut rows[index]
 }
 
-impl Table<'_> {
-    fn add(&mut self, sample: &Sample, pair: Pair, found: &Comparison) {
-        let (section, family) = (&sample.unit.section, &sample.unit.family);
-        let declared =
-            self.project.config.section(section).and_then(|s| sample::declared(s, pair, &sample.unit));
-        let (capability, from) = (pair.capability.to_string(), pair.from.to_string());
-        let index = self
-            .rows
-            .iter()
-            .position(|r| {
-                (&r.section, &r.family, &r.capability, &r.from) == (section, family, &capability, &from)
-                    && r.declared == declared.map(|d| d.mode)
-            })
-            .unwrap_or_else(|| {
-                self.rows.push(ProofRow {
-                    section: section.clone(),
-                    family: family.clone(),
-                    capability,
-                    from,
-                    declared: declared.map(|d| d.mode),
-                    kernels: 0,
-                    code_bytes: 0,
-                    ptx_lines: 0,
-                    metadata_bytes: Some(0),
-                    differing: Vec::new(),
-                    identical: true,
-                });
-                self.rows.len() - 1
-            });
-        let row = &mut self.rows[index];
-        row.kernels += found.kernels;
-        row.code_bytes += found.code_bytes;
-        row.ptx_lines += found.ptx_lines;
-        row.metadata_bytes = row.metadata_bytes.and_then(|sum| Some(sum + found.metadata_bytes?));
-        row.differing
+impl ProofRow {
+    fn add(&mut self, found: &Comparison) {
+        self.kernels += found.kernels;
+        self.code_bytes += found.code_bytes;
+        self.ptx_lines += found.ptx_lines;
+        self.metadata_bytes = self.metadata_bytes.and_then(|sum| Some(sum + found.metadata_bytes?));
+        self.differing
             .extend(found.functions.iter().filter(|(_, same)| !**same).map(|(name, _)| name.clone()));
-        row.identical = row.differing.is_empty();
-        if let (Some(share), false) = (declared, row.identical)
-            && share.mode == Mode::Identical
-        {
-            self.refuted.retain(|known| !known.starts_with(&share.at.to_string()) || !known.contains(family));
-            self.refuted.push(format!(
-                "{}: section {section}: {} from {} is called identical, and is not: {} of {} kernels of {family} have other code, first {}",
-                share.at,
-                pair.capability,
-                pair.from,
-                row.differing.len(),
-                row.kernels,
-                row.differing[0]
-            ));
-        }
+        self.identical = self.differing.is_empty();
+    }
+
+    /// Whether build.toml calls the pair identical and it is not.
+    fn refutes(&self) -> bool {
+        self.declared == Some(Mode::Identical) && !self.identical
     }
 }
 
 impl Proof {
     /// The failure that a pair is which is called identical and is not.
     pub fn failure(&self) -> Option<Failure> {
-        (!self.ok).then(|| {
-            Failure::integrity(self.refuted.join("\n"))
+        let refuted: Vec<String> = self
+            .rows
+            .iter()
+            .filter(|row| row.refutes())
+            .map(|row| {
+                format!(
+                    "{}: section {}: {} from {} is called identical, and is not: {} of {} kernels of {} have other code, first {}",
+                    row.at.as_ref().map_or_else(String::new, ToString::to_string),
+                    row.section,
+                    row.capability,
+                    row.from,
+                    row.differing.len(),
+                    row.kernels,
+                    row.family,
+                    row.differing[0]
+                )
+            })
+            .collect();
+        (!refuted.is_empty()).then(|| {
+            Failure::integrity(refuted.join("\n"))
                 .hint("write mode = \"valid\" for the pair, or take it out of `share` in build.toml")
         })
     }
@@ -302,13 +307,9 @@ impl Proof {
             "family", "pair", "declared", "kernels", "code bytes", "PTX lines", "metadata"
         );
         for row in &self.rows {
-            let verdict = match row.differing.as_slice() {
-                [] => "identical".to_owned(),
-                [first, ..] => {
-                    let short: String = first.chars().take(60).collect();
-                    let dots = if short.len() < first.len() { "…" } else { "" };
-                    format!("{} of {} differ: {short}{dots}", row.differing.len(), row.kernels)
-                }
+            let verdict = match row.differing.len() {
+                0 => "identical".to_owned(),
+                count => format!("{count} of {} differ", row.kernels),
             };
             let _ = writeln!(
                 out,
@@ -321,6 +322,15 @@ impl Proof {
                 row.ptx_lines,
                 row.metadata_bytes.map_or_else(|| "sizes".to_owned(), |b| b.to_string()),
             );
+        }
+        for row in self.rows.iter().filter(|r| !r.identical) {
+            let _ = writeln!(out, "\nother code in {}, {} from {}:", row.family, row.capability, row.from);
+            for name in row.differing.iter().take(SHOWN) {
+                let _ = writeln!(out, "  {name}");
+            }
+            if row.differing.len() > SHOWN {
+                let _ = writeln!(out, "  and {} more; --json has them all", row.differing.len() - SHOWN);
+            }
         }
         for skip in &self.skips {
             let _ = writeln!(out, "not compared: {}: {}", skip.what, skip.reason);
@@ -345,5 +355,79 @@ impl Proof {
             self.cpu
         );
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Class;
+
+    fn row(family: &str, declared: Option<Mode>, differing: &[&str]) -> ProofRow {
+        ProofRow {
+            section: "core".to_owned(),
+            family: family.to_owned(),
+            capability: "12.0".to_owned(),
+            from: "10.0".to_owned(),
+            declared,
+            at: None,
+            kernels: 0,
+            code_bytes: 0,
+            ptx_lines: 0,
+            metadata_bytes: Some(0),
+            differing: differing.iter().map(|name| (*name).to_owned()).collect(),
+            identical: differing.is_empty(),
+        }
+    }
+
+    #[test]
+    fn only_what_is_called_identical_must_be() {
+        for (declared, differing, refuted) in [
+            (Some(Mode::Identical), &[][..], false),
+            (Some(Mode::Identical), &["_Z1fv"], true),
+            (Some(Mode::Valid), &["_Z1fv"], false),
+            (None, &["_Z1fv"], false),
+        ] {
+            let rows = vec![row("fna", declared, differing), row("fmha", declared, &[])];
+            let proof = Proof {
+                schema_version: SCHEMA_VERSION,
+                variant: "cu130".to_owned(),
+                toolkit: "13.0.88".to_owned(),
+                ok: !rows.iter().any(ProofRow::refutes),
+                rows,
+                skips: Vec::new(),
+                cpu: 0.0,
+            };
+            assert_eq!((proof.ok, proof.failure().is_some()), (!refuted, refuted), "{declared:?}");
+            if let Some(failure) = proof.failure() {
+                assert_eq!(failure.class, Class::Integrity);
+                assert!(failure.message.contains("12.0 from 10.0 is called identical, and is not"));
+            }
+            // A pair is identical where it is for every family.
+            let text = proof.text();
+            let list = if differing.is_empty() {
+                "identical in this sample: 12.0 from 10.0"
+            } else {
+                "valid, with other code: 12.0 from 10.0"
+            };
+            assert!(text.contains(list) && differing.iter().all(|name| text.contains(name)), "{text}");
+        }
+    }
+
+    #[test]
+    fn samples_of_one_family_add_up() {
+        let mut sum = row("fna", None, &[]);
+        let functions = |same| BTreeMap::from([("f".to_owned(), same)]);
+        for (same, metadata_bytes) in [(true, Some(1)), (false, Some(2)), (true, None)] {
+            sum.add(&Comparison {
+                functions: functions(same),
+                kernels: 1,
+                code_bytes: 8,
+                ptx_lines: 1,
+                metadata_bytes,
+            });
+        }
+        assert_eq!((sum.kernels, sum.code_bytes, sum.ptx_lines, sum.metadata_bytes), (3, 24, 3, None));
+        assert!(!sum.identical && sum.differing == ["f"]);
     }
 }
