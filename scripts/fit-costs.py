@@ -51,6 +51,8 @@ SCHEDULES = {"_coop": "cooperative", "_pp": "ping-pong", "_persistent": "persist
 # How far a parameter may stray, in terms of the error of one job: (0.05 / spread) ** 2.
 STRAY_WEIGHT = (0.05 / 0.25) ** 2
 STRAY_BASE = (0.05 / 1.0) ** 2
+# Characters of fatbinary's C text for a byte of the fatbin: eight are written as 0x0123456789abcdef and a comma.
+TEXT = 2.4
 # Below these, differences are noise: seconds, megabytes, bytes.
 FLOOR = {"cpu": 0.5, "memory": 50.0, "bytes": 20000.0}
 
@@ -89,9 +91,8 @@ def number(arch):
 class Job:
     """One measured job: its unit, what it worked on, what it took."""
 
-    def __init__(self, unit, live, dead, sm, images, measured):
-        self.unit, self.live, self.dead, self.sm, self.images = unit, live, dead, sm, images
-        self.measured = measured
+    def __init__(self, unit, live, dead, sm, measured):
+        self.unit, self.live, self.dead, self.sm, self.measured = unit, live, dead, sm, measured
 
 
 def jobs(plan, history, speed, tag):
@@ -103,14 +104,17 @@ def jobs(plan, history, speed, tag):
         starts = ranges(family)
         kernels = [(features(k, family), re.search(r"_sm(\d+)_", k)) for k in unit["kernels"]]
 
-        def add(phase, name, live, dead, sm, images):
+        def add(phase, name, live, dead, sm):
             cost = costs.get(name)
             if cost is None:
                 return
             measured = {"cpu": cost["cpu"] * speed, "memory": cost["memory"] / 2**20}
-            if cost.get("bytes") and phase in ("ptxas", "host"):
-                measured["bytes"] = float(cost["bytes"])
-            job = Job(f"{tag} {label}", live, dead, sm, images, measured)
+            # fatbinary writes its fatbin as C text, which the host compile takes into the object.
+            fatbin = costs.get(f"fatbinary {label}", {}).get("bytes", 0) / TEXT
+            written = {"ptxas": cost.get("bytes", 0), "fatbinary": fatbin, "host": cost.get("bytes", 0) - fatbin}
+            if cost.get("bytes") and fatbin and phase in written:
+                measured["bytes"] = float(written[phase])
+            job = Job(f"{tag} {label}", live, dead, sm, measured)
             found.setdefault((family, phase), []).append(job)
 
         everything = [f for f, _ in kernels]
@@ -121,16 +125,16 @@ def jobs(plan, history, speed, tag):
             alive = [f for f, low in kernels if not low or int(low[1]) <= sm < starts[int(low[1])]]
             dead = len(kernels) - len(alive)
             # nvcc's preprocessing is named without the suffix.
-            add("preprocess", f"preprocess {label}/compute_{sm}", alive, dead, sm, [])
-            add("cicc", f"cicc {label}/{virtual}", alive, dead, sm, [])
+            add("preprocess", f"preprocess {label}/compute_{sm}", alive, dead, sm)
+            add("cicc", f"cicc {label}/{virtual}", alive, dead, sm)
             for real in (code for code in codes.split(",") if code.startswith("sm_")):
-                images.append((alive, number(real)))
-                add("ptxas", f"ptxas {label}/{real}", alive, dead, number(real), [])
-        add("preprocess", f"preprocess {label}", everything, 0, None, [])
-        add("cudafe", f"cudafe++ {label}", everything, 0, None, [])
+                images += alive
+                add("ptxas", f"ptxas {label}/{real}", alive, dead, number(real))
+        add("preprocess", f"preprocess {label}", everything, 0, None)
+        add("cudafe", f"cudafe++ {label}", everything, 0, None)
         # What fatbinary compresses is every image.
-        add("fatbinary", f"fatbinary {label}", [k for alive, _ in images for k in alive], 0, None, [])
-        add("host", f"host {label}", everything, 0, None, images)
+        add("fatbinary", f"fatbinary {label}", images, 0, None)
+        add("host", f"host {label}", everything, 0, None)
     return found
 
 
@@ -149,7 +153,7 @@ def totals(plan, file, families):
         dead = len(kernels) - len(alive)
         name = f"{file} {part[1]} {part[2]}"
         found.append((part[1], float(row["cpu_s"]), {
-            phase: Job(name, alive, dead, sm if phase in ("cicc", "ptxas") else None, [], {}) for phase in PHASES
+            phase: Job(name, alive, dead, sm if phase in ("cicc", "ptxas") else None, {}) for phase in PHASES
         }))
     return found
 
@@ -170,7 +174,7 @@ def deal_out(wholes, lines):
             for phase in ("cicc", "ptxas"):
                 job = phases[phase]
                 seconds = predicted[phase] * (1 + (rest - overhead) / device)
-                part = Job(job.unit, job.live, job.dead, job.sm, [], {"cpu": max(seconds, 0.0)})
+                part = Job(job.unit, job.live, job.dead, job.sm, {"cpu": max(seconds, 0.0)})
                 found.setdefault((family, phase), []).append(part)
     return found
 
@@ -179,7 +183,7 @@ class Line:
     """A quantity of a phase: the parameters' logarithms, fitted."""
 
     def __init__(self, phase, quantity, base, jobs):
-        self.quantity, self.images = quantity, quantity == "bytes" and phase == "host"
+        self.quantity = quantity
         self.names = [("header", None)]
         grows = phase in GROWS
         if grows:
@@ -190,7 +194,7 @@ class Line:
             seen = sorted({f for job in jobs for k in job.live for f in k if f[0] in wanted}, key=order)
             several = {key for key, _ in seen if sum(k == key for k, _ in seen) > 1}
             self.names += [f for f in seen if f[0] in several]
-            sms = sorted({sm for job in jobs for sm in self.sms(job) if sm is not None})
+            sms = sorted({job.sm for job in jobs if job.sm is not None})
             self.names += [("capability", sm) for sm in sms[1:]]
         self.place = {name: i for i, name in enumerate(self.names)}
         typical = statistics.median(job.measured[quantity] for job in jobs)
@@ -204,13 +208,6 @@ class Line:
         self.stray = [STRAY_BASE if n in start else STRAY_WEIGHT for n, _ in self.names]
         self.theta = list(self.centre)
 
-    def sms(self, job):
-        return [sm for _, sm in job.images] if self.images else [job.sm]
-
-    def parts(self, job):
-        """[(kernels, sm)] whose costs add up."""
-        return job.images if self.images else [(job.live, job.sm)]
-
     def predict(self, job, gradient=None):
         theta, place = self.theta, self.place
         total = math.exp(theta[0])
@@ -223,16 +220,15 @@ class Line:
             total += part
             if gradient is not None:
                 gradient[dead] += part
-        for kernels, sm in self.parts(job):
-            factor = place.get(("capability", sm))
-            for kernel in kernels:
-                used = [1] + [i for f in kernel if (i := place.get(f)) is not None]
-                used += [factor] if factor is not None else []
-                part = math.exp(sum(theta[i] for i in used))
-                total += part
-                if gradient is not None:
-                    for i in used:
-                        gradient[i] += part
+        factor = place.get(("capability", job.sm))
+        for kernel in job.live:
+            used = [1] + [i for f in kernel if (i := place.get(f)) is not None]
+            used += [factor] if factor is not None else []
+            part = math.exp(sum(theta[i] for i in used))
+            total += part
+            if gradient is not None:
+                for i in used:
+                    gradient[i] += part
         return total
 
     def error(self, job):

@@ -88,10 +88,10 @@ impl Table {
         bytes(self.row(load.family, Kind::Ptxas).bytes.of(load))
     }
 
-    /// What a unit's object adds to a library: its host code, and each cubin of `codes` compressed.
-    pub fn object(&self, host: &Load<'_>, codes: &[Load<'_>]) -> u64 {
-        let line = &self.row(host.family, Kind::Host).bytes;
-        bytes(line.header + codes.iter().map(|code| line.of(code) - line.header).sum::<f64>())
+    /// The bytes of a unit's object: its host code, and the code of `images` compressed.
+    pub fn object(&self, host: &Load<'_>, images: &Load<'_>) -> u64 {
+        let part = |phase, load| self.row(host.family, phase).bytes.of(load);
+        bytes(part(Kind::Host, host) + part(Kind::Fatbinary, images))
     }
 }
 

@@ -92,8 +92,6 @@ pub fn of(plan: &Plan, jobs: usize, memory: u64, table: &Table) -> Prediction {
 /// Predicts one unit.
 pub fn unit(unit: &UnitPlan, table: &Table) -> UnitPrediction {
     let jobs = jobs(unit, table);
-    let host = Load::host(unit);
-    let mut codes = Vec::new();
     let mut gencodes = Vec::new();
     for gencode in &unit.gencodes {
         let load = Load::device(unit, gencode, None);
@@ -106,7 +104,6 @@ pub fn unit(unit: &UnitPlan, table: &Table) -> UnitPrediction {
                 ptxas_seconds: table.cost(Kind::Ptxas, &load).cpu,
                 cubin_bytes: table.cubin(&load),
             });
-            codes.push(load);
         }
         gencodes.push(GencodePrediction {
             virtual_arch: gencode.virtual_arch.compute(),
@@ -124,7 +121,7 @@ pub fn unit(unit: &UnitPlan, table: &Table) -> UnitPrediction {
         cpu_seconds,
         host_seconds: cpu_seconds - device,
         peak_memory: jobs.iter().map(|(_, cost, _)| cost.memory).max().unwrap_or(0),
-        object_bytes: table.object(&host, &codes),
+        object_bytes: table.object(&Load::host(unit), &Load::images(unit)),
         gencodes,
     }
 }

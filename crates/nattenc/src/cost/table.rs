@@ -30,7 +30,7 @@ pub(super) struct Row {
     pub(super) cpu: Line,
     /// The largest resident set, in units of 1 << 20 bytes.
     pub(super) memory: Line,
-    /// Of ptxas the cubin, of the host compile the object with one image.
+    /// Of ptxas the cubin, of fatbinary all images compressed, of the host compile the rest of the object.
     pub(super) bytes: Line,
 }
 
