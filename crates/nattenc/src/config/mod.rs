@@ -312,11 +312,10 @@ fn section(
     check::flags(&name.value, &flags, problems);
     let capabilities = table.capabilities("cuda-capabilities", problems);
     let listed = capabilities.is_some();
-    let names: Vec<String> = families.iter().map(|f| f.value.clone()).collect();
-    let share = share::read(table, capabilities.as_deref().unwrap_or_default(), &names, problems);
+    let share = share::read(table, capabilities.as_deref().unwrap_or_default(), problems);
     let section = Section {
         name: name.value,
-        families: names,
+        families: families.iter().map(|f| f.value.clone()).collect(),
         capabilities: capabilities.unwrap_or_default(),
         minver: gate.minver.as_ref().map(|m| m.value),
         maxver: gate.maxver.as_ref().map(|m| m.value),

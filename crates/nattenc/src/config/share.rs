@@ -87,7 +87,6 @@ pub fn impossible(capability: Capability, from: Capability) -> Option<String> {
 pub(super) fn read(
     table: &Table<'_, '_>,
     listed: &[CapabilityEntry],
-    families: &[String],
     problems: &mut Problems<'_>,
 ) -> Vec<Share> {
     let mut pairs: Vec<Share> = Vec::new();
@@ -102,12 +101,6 @@ pub(super) fn read(
         let from = entry.parsed::<Capability>("from", problems);
         let mode = entry.parsed::<Mode>("mode", problems);
         let select = entry.parsed_list::<Selector>("select", problems).unwrap_or_default();
-        for selector in &select {
-            for family in selector.value.family.iter().filter(|f| !families.contains(f)) {
-                let message = format!("select names family \"{family}\", which the section does not list");
-                problems.add(selector.at.clone(), message);
-            }
-        }
         for (key, found) in [("cap", &capability), ("from", &from)] {
             let Some(found) = found else { continue };
             let named = listed.iter().any(|e| e.request.capability == found.value);

@@ -103,25 +103,43 @@ pub fn capture(command: &CommandLine) -> anyhow::Result<Finished> {
     finished
 }
 
+/// Starts a child. A program that was written a moment ago is busy for as long as a child that was forked
+/// meanwhile, and has not yet become another program, holds the writer's descriptor: that is waited for.
+fn spawn(command: &mut Command) -> std::io::Result<std::process::Child> {
+    let begin = Instant::now();
+    loop {
+        match command.spawn() {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::ExecutableFileBusy
+                    && begin.elapsed() < Duration::from_secs(2) =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
 /// As [`capture`]; `started` is told the process group as soon as the child runs.
 #[expect(clippy::disallowed_methods, reason = "the one door to processes")]
 pub fn run(command: &CommandLine, started: Option<&dyn Fn(i32)>) -> anyhow::Result<Finished> {
     let begin = Instant::now();
     let program = command.argv.first().map_or("", String::as_str);
-    let mut child = Command::new(program)
-        .args(&command.argv[1..])
-        .env_clear()
-        .envs(&command.env)
-        .current_dir(&command.cwd)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(|e| {
-            Failure::toolchain(format!("cannot start {program:?}: {e}"))
-                .hint(format!("check that {program} exists and is executable"))
-        })?;
+    let mut child = spawn(
+        Command::new(program)
+            .args(&command.argv[1..])
+            .env_clear()
+            .envs(&command.env)
+            .current_dir(&command.cwd)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0),
+    )
+    .map_err(|e| {
+        Failure::toolchain(format!("cannot start {program:?}: {e}"))
+            .hint(format!("check that {program} exists and is executable"))
+    })?;
     if let (Some(started), Ok(pid)) = (started, i32::try_from(child.id())) {
         started(pid);
     }

@@ -755,7 +755,12 @@ fn settle(section: &mut SectionPlan, plan: &Plan, scope: &Scope) {
         };
         let shares = |row: &&&CapabilityPlan| matches!(row.decision, Decision::Share { .. });
         let alone = rows.iter().filter(|r| !shares(r)).count();
-        capability.decision = rows.iter().find(shares).unwrap_or(first).decision.clone();
+        // Of what units are promised, the weakest.
+        let promise = |row: &&&CapabilityPlan| match row.decision {
+            Decision::Share { mode, .. } => Some(mode),
+            _ => None,
+        };
+        capability.decision = rows.iter().max_by_key(promise).unwrap_or(first).decision.clone();
         let note = rows.iter().find_map(|r| r.note.as_deref());
         capability.note = match note {
             Some(note) if alone < rows.len() => {
