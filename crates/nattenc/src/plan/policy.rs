@@ -6,6 +6,7 @@ use crate::cost::{self, split};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 /// How finely families are split into units.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -43,8 +44,9 @@ impl Policy {
             Policy::Fine => family.units(family.splits.fine),
             Policy::Coarse => family.units(family.splits.coarse),
             Policy::Balanced => {
-                let table = cost::table()?;
-                split::balanced(family, table, split::limit(catalog::catalog()?, table))
+                static LIMIT: OnceLock<u64> = OnceLock::new();
+                let (catalog, table) = (catalog::catalog()?, cost::table()?);
+                split::balanced(family, table, *LIMIT.get_or_init(|| split::limit(catalog, table)))
             }
         })
     }
