@@ -4,10 +4,15 @@
 Three builds of the same units for 8.0, 9.0, 10.0 and 12.0, each with an empty cache of its own: everything
 for every capability, as upstream compiles it (--no-prune --no-share); with pruning and `identical` sharing,
 which is nattenc's default; with `valid` sharing too. The sample stands for the whole section: units of one
-family, direction and liveness are alike, and each such group counts by what upstream's files in it cost
-(COSTS, a table file,capability,exit,wall_s,cpu_s,… of one capability) where that is known, else by its units.
+family, direction, element type and liveness are alike, and each such group counts by what upstream's files in
+it cost (COSTS, a table file,capability,exit,wall_s,cpu_s,… of one capability) where that is known, else by its
+units.
+
+With --history no build runs: the jobs of each plan are priced by what jobs of the same name took in earlier
+builds of those units with --no-prune --no-share (the history.json of their stores, averaged).
 
   scripts/bench-plan.py --nattenc target/release/nattenc --costs COSTS -j 2 -- --offline
+  scripts/bench-plan.py --nattenc target/release/nattenc --costs COSTS --history FILE --history FILE
 """
 
 import argparse
@@ -27,7 +32,7 @@ BUILDS = {
     "valid": ["--share", "valid"],
 }
 SAMPLE = (
-    "reference_000 fna_000 fna_004 fna_013 fna_022 fna_031 fna_034 fna_038 fna_061 "
+    "reference_000 fna_000 fna_004 fna_010 fna_013 fna_022 fna_031 fna_034 fna_038 fna_061 "
     "fmha_000 fmha_003 fmha_005 token_permute_000 compute_delta_000"
 ).split()  # fmt: skip
 
@@ -41,6 +46,7 @@ def options():
     parser.add_argument("--work", type=Path, default=ROOT / "target" / "bench-plan", help="emptied at the start")
     parser.add_argument("--store", type=Path, default=Path(os.environ.get("NATTENC_HOME", "~/.cache/nattenc")).expanduser(),
                         help="where fetched files are, for --offline")  # fmt: skip
+    parser.add_argument("--history", type=Path, action="append", default=[], help="measured jobs, instead of builds")
     parser.add_argument("-j", default="2", help="compilers side by side")
     parser.add_argument("rest", nargs="*", help="further options of nattenc build, after --")
     return parser.parse_args()
@@ -50,6 +56,35 @@ def plan(args, *more):
     command = [args.nattenc, "plan", "--variant", args.variant, "--section", "core", "--capability", CAPABILITIES, "--json"]
     run = subprocess.run([*command, *more], cwd=ROOT, check=True, capture_output=True, text=True)
     return {unit["name"]: unit for unit in json.loads(run.stdout)["units"]}
+
+
+def of_unit(label):
+    """The unit of a job of the history."""
+    found = re.search(r" core/([a-z_]+_\d+)(/|$)", label)
+    return found and found[1]
+
+
+def price(args, name):
+    """CPU seconds by unit of one way's plan, by what its jobs took elsewhere."""
+    taken = {}
+    for file in args.history:
+        for label, cost in json.loads(file.read_text()).items():
+            taken.setdefault(label, []).append(cost["cpu"])
+    cost = {label: sum(values) / len(values) for label, values in taken.items()}
+    seconds = {}
+    for unit, what in plan(args, *BUILDS[name]).items():
+        if unit not in args.unit.split(","):
+            continue
+        own = [f"{kind} core/{unit}" for kind in ("preprocess", "cudafe++", "fatbinary", "host")]
+        for gencode in what["gencodes"]:
+            virtual = re.search(r"compute_\w+", gencode)[0]
+            own += [f"{kind} core/{unit}/{virtual}" for kind in ("preprocess", "cicc")]
+            own += [f"ptxas core/{unit}/{real}" for real in re.findall(r"sm_\w+", gencode)]
+        lacking = [label for label in own if label not in cost]
+        if lacking:
+            raise SystemExit(f"not in the histories: {', '.join(lacking)}")
+        seconds[unit] = sum(cost[label] for label in own)
+    return seconds
 
 
 def measure(args, name):
@@ -66,16 +101,17 @@ def measure(args, name):
         subprocess.run([str(word) for word in command], cwd=ROOT, env=environment, stdout=log, stderr=log, check=True)
     seconds = {}
     for label, cost in json.loads((home / "history.json").read_text()).items():
-        found = re.search(r" core/([a-z_]+_\d+)(/|$)", label)
-        if found:
-            seconds[found[1]] = seconds.get(found[1], 0) + cost["cpu"]
+        unit = of_unit(label)
+        if unit:
+            seconds[unit] = seconds.get(unit, 0) + cost["cpu"]
     return seconds
 
 
 def main():
     args = options()
-    shutil.rmtree(args.work, ignore_errors=True)
-    args.work.mkdir(parents=True)
+    if not args.history:
+        shutil.rmtree(args.work, ignore_errors=True)
+        args.work.mkdir(parents=True)
     canonical, live = plan(args, "--no-prune"), plan(args)
     upstream = {}
     if args.costs:
@@ -86,20 +122,24 @@ def main():
 
     def group(unit):
         family = unit.rsplit("_", 1)[0]
-        kernels = canonical[unit]["kernels"]
+        kernels = live.get(unit, canonical[unit])["kernels"]
         names = [kernel if isinstance(kernel, str) else kernel["name"] for kernel in kernels]
-        return family, "backward" if "backward" in names[0] else "forward", "live" if unit in live else "dead"
+        dtypes = {"float32" if "float32" in name else "half" for name in names}
+        dtype = dtypes.pop() if len(dtypes) == 1 else "mixed"
+        if unit not in live:
+            return family, "dead"
+        return family, "backward" if "backward" in names[0] else "forward", dtype
 
     sample = args.unit.split(",")
     groups = {}
     for unit in canonical:
         groups.setdefault(group(unit), []).append(unit)
     missing = [key for key in groups if not any(group(unit) == key for unit in sample)]
-    measured = {name: measure(args, name) for name in BUILDS}
+    measured = {name: (price if args.history else measure)(args, name) for name in BUILDS}
 
     print(f"{'unit':<20} {'':<6}" + "".join(f"{name + ', s':>14}" for name in BUILDS))
     for unit in sample:
-        print(f"{unit:<20} {group(unit)[2]:<6}" + "".join(f"{measured[name].get(unit, 0):>14.1f}" for name in BUILDS))
+        print(f"{unit:<20} {'live' if unit in live else 'dead':<6}" + "".join(f"{measured[name].get(unit, 0):>14.1f}" for name in BUILDS))
     sums = {name: sum(values.get(unit, 0) for unit in sample) for name, values in measured.items()}
     print(f"{'sample':<27}" + "".join(f"{sums[name]:>14.1f}" for name in BUILDS))
 
