@@ -245,7 +245,7 @@ fn capabilities_that_share_ptx_have_code_of_their_own_and_the_manifest_says_so()
             assert!(shared.iter().all(|c| c.ends_with("null")), "{shared:?}");
         } else {
             assert_eq!(shared[1], r#""9.0" {"from":"8.0","mode":"identical"}"#);
-            assert_eq!(shared[3], r#""12.0" {"from":"10.0","mode":"valid"}"#);
+            assert_eq!(shared[3], r#""12.0" {"from":"10.0","mode":"identical"}"#);
         }
         codes.push(bodies(&project));
     }
@@ -274,8 +274,8 @@ fn pair_is_identical_only_if_its_code_is() {
     let row = json(&run.stdout)["rows"][0].clone();
     assert!(row["identical"] == false && row["declared"] == "valid", "{row}");
     assert!(row["differing"][0].as_str().unwrap().contains("fna1d"), "{row}");
-    let line = "from = \"10.0\", mode = \"valid\"";
-    project.edit("build.toml", line, "from = \"10.0\", mode = \"identical\"");
+    let narrow = "\"family=fna|fmha,dtype=float32\",\n    ] },\n    { cap = \"12.0\", from = \"10.0\", mode = \"valid\" },";
+    project.edit("build.toml", narrow, "\"family=fna|fmha\",\n    ] },");
     let run = project.run(&fna);
     run.check(
         8,
