@@ -4,9 +4,9 @@
 Three builds of the same units for 8.0, 9.0, 10.0 and 12.0, each with an empty cache of its own: everything
 for every capability, as upstream compiles it (--no-prune --no-share); with pruning and `identical` sharing,
 which is nattenc's default; with `valid` sharing too. The sample stands for the whole section: units of one
-family, direction, element type and liveness are alike, and each such group counts by what upstream's files in
-it cost (COSTS, a table file,capability,exit,wall_s,cpu_s,… of one capability) where that is known, else by its
-units.
+family of which the same is built, shared and left out are alike, and each such group counts by what upstream's
+files in it cost (COSTS, a table file,capability,exit,wall_s,cpu_s,… of one capability) where that is known, else
+by its units.
 
 With --history no build runs: the jobs of each plan are priced by what jobs of the same name took in earlier
 builds of those units with --no-prune --no-share (the history.json of their stores, averaged).
@@ -121,14 +121,9 @@ def main():
                 upstream[f"{found[1]}_{int(found[2]):03}"] = float(row["cpu_s"])
 
     def group(unit):
-        family = unit.rsplit("_", 1)[0]
-        kernels = live.get(unit, canonical[unit])["kernels"]
-        names = [kernel if isinstance(kernel, str) else kernel["name"] for kernel in kernels]
-        dtypes = {"float32" if "float32" in name else "half" for name in names}
-        dtype = dtypes.pop() if len(dtypes) == 1 else "mixed"
         if unit not in live:
-            return family, "dead"
-        return family, "backward" if "backward" in names[0] else "forward", dtype
+            return unit.rsplit("_", 1)[0], "dead"
+        return unit.rsplit("_", 1)[0], *(row["decision"] for row in live[unit]["capabilities"])
 
     sample = args.unit.split(",")
     groups = {}
