@@ -27,6 +27,15 @@ fn mistakes_on_the_command_line_name_the_thing_and_the_nearest_one() {
         (&["plan", "--policy", "finer"], &["--policy", "finer", "default", "fine", "coarse", "balanced"]),
         (&["build", "-j", "0"], &["-j", "\"0\"", "1 or more"]),
         (&["build", "--memory", "12"], &["--memory", "\"12\"", "12G"]),
+        (&["build", "--cache-size", "20GB"], &["--cache-size", "\"20GB\"", "12G"]),
+        (&["build", "--unit-timeout", "20"], &["--unit-timeout", "\"20\"", "90m"]),
+        (&["build", "--deadline", "17:30"], &["--deadline", "\"17:30\"", "5h30m", "2026-12-01T17:30:00Z"]),
+        (&["build", "--reserve", "4"], &["--reserve", "\"4\"", "12G"]),
+        (&["build", "--reserve", "900000G"], &["--reserve", "leave nothing of", "--memory"]),
+        (&["build", "--reserve", "4G", "--memory", "8G"], &["--reserve", "--memory"]),
+        (&["cache", "gc", "--max-size", "many"], &["--max-size", "\"many\"", "12G"]),
+        (&["cache", "gc", "--max-age", "1w"], &["--max-age", "\"1w\"", "30d"]),
+        (&["cache", "gc"], &["--max-size"]),
         (&["plan", "--config", "absent.toml"], &["absent.toml"]),
         (&["plan", "--capability", "12.0", "--variant", "cu124"], &["12.0", "12.8"]),
         (&["plan", "--capability", "12.1", "--variant", "cu126"], &["--capability: 12.1 needs cuda >= 12.9"]),
@@ -73,6 +82,9 @@ fn environment_values_are_checked_and_named() {
             .run_with(&["build", "--offline"], &[("NATTENC_JOBS", value)])
             .check(2, &["NATTENC_JOBS", shown]);
     }
+    project
+        .run_with(&["build", "--offline"], &[("NATTENC_CACHE_SIZE", "20")])
+        .check(2, &["NATTENC_CACHE_SIZE", "\"20\""]);
     project
         .run_with(&["build", "--offline"], &[("NATTENC_HOME", "relative/store")])
         .check(2, &["NATTENC_HOME", "relative/store"]);
@@ -388,9 +400,37 @@ fn clean_removes_only_what_is_ours() {
 }
 
 #[test]
+fn cache_commands_tell_what_they_did_and_fail_by_class() {
+    let project = Project::new();
+    let digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+    let stats = json(&project.run(&["cache", "stats", "--json"]));
+    assert_eq!((&stats["schema_version"], &stats["entries"]), (&1.into(), &0.into()));
+    project.run(&["cache", "verify"]).check(0, &[]);
+
+    project.write(&format!("home/cache/cas/2c/{digest}"), "not packed, and not hello");
+    let gc = json(&project.run(&["cache", "gc", "--max-size", "1G", "--max-age", "30d", "--json"]));
+    assert_eq!((&gc["kept"]["count"], &gc["large"]["count"]), (&1.into(), &0.into()));
+    let run = project.run(&["cache", "verify"]);
+    run.check(8, &["1 files are damaged; they were removed", "integrity"]);
+    assert!(run.stdout.contains(digest), "{}", run.stdout);
+    project.run(&["cache", "verify"]).check(0, &[]);
+
+    project.write("home/cache/letters/mum.txt", "dear");
+    project.run(&["cache", "clear"]).check(2, &["letters", "nothing was removed", "NATTENC_HOME"]);
+    assert_eq!(project.read("home/cache/letters/mum.txt"), "dear");
+    std::fs::remove_dir_all(project.path("home/cache")).unwrap();
+    project.write("home/cache", "a file");
+    for args in [&["stats"][..], &["verify"], &["clear"], &["gc", "--max-size", "1G"]] {
+        project.run(&[&["cache"], args].concat()).check(2, &["home/cache: is a file"]);
+    }
+}
+
+#[test]
 fn every_command_has_help_with_an_example() {
     let project = Project::new();
-    for command in ["build", "plan", "explain", "verify", "fetch", "variants", "clean", "doctor", "regen"] {
+    for command in
+        ["build", "plan", "explain", "verify", "fetch", "variants", "clean", "doctor", "regen", "cache"]
+    {
         let run = project.run(&[command, "--help"]);
         run.check(0, &[]);
         assert!(

@@ -23,6 +23,10 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "NATTENC_MEMORY", meaning: "as --memory: what compiler processes may take together" },
     Variable { name: "NATTENC_JOBS", meaning: "as -j: how many compiler processes run at once" },
     Variable {
+        name: "NATTENC_CACHE_SIZE",
+        meaning: "as --cache-size: what the store of finished work is cut down to at the end of builds",
+    },
+    Variable {
         name: "NATTENC_REDIST_URL",
         meaning: "the directory that holds NVIDIA's redistrib_<version>.json, for variants with the provider redist",
     },

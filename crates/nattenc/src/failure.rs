@@ -15,7 +15,7 @@ pub enum Class {
     Config,
     /// 3: no toolkit, a broken one, the wrong release, an unusable host compiler.
     Toolchain,
-    /// 4: a translation unit did not compile, or a compiler crashed.
+    /// 4: a translation unit did not compile, or a compiler crashed or hung.
     Compile,
     /// 5: the link failed or left symbols undefined.
     Link,
@@ -25,7 +25,7 @@ pub enum Class {
     Locked,
     /// 8: bytes are not what they were pinned or recorded to be.
     Integrity,
-    /// 9: the deadline passed.
+    /// 9: the deadline leaves no time for what is not done yet.
     Deadline,
     /// 130: SIGINT.
     Interrupted,

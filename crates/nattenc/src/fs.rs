@@ -236,6 +236,61 @@ pub fn stamp(path: &Path) -> anyhow::Result<Stamp> {
     })
 }
 
+/// As [`stamp`]; `None` where there is nothing.
+pub fn stamp_if_exists(path: &Path) -> anyhow::Result<Option<Stamp>> {
+    match std::fs::metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        _ => stamp(path).map(Some),
+    }
+}
+
+/// What lies at `path` itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// Nothing.
+    Absent,
+    /// A directory, or a link that leads to one.
+    Directory,
+    /// A regular file.
+    File,
+    /// Anything else: a link that leads to no directory, a pipe, a device.
+    Other,
+}
+
+/// What lies at `path`. A link that leads nowhere is something.
+pub fn entry(path: &Path) -> anyhow::Result<Entry> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Entry::Absent),
+        Err(e) => Err(failed("look at", path, &e)),
+        Ok(m) if m.is_file() => Ok(Entry::File),
+        Ok(_) if std::fs::metadata(path).is_ok_and(|m| m.is_dir()) => Ok(Entry::Directory),
+        Ok(_) => Ok(Entry::Other),
+    }
+}
+
+/// Sets the modification time.
+pub fn set_modified(path: &Path, time: std::time::SystemTime) -> anyhow::Result<()> {
+    open(path)?.set_modified(time).map_err(|e| failed("set the time of", path, &e))
+}
+
+/// Whether there is a file; notes in its modification time that it was of use, where the last note is older
+/// than `fine`. Where that cannot be noted the file only seems older than it is.
+pub fn note_use(path: &Path, fine: std::time::Duration) -> bool {
+    let Some(metadata) = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file) else {
+        return false;
+    };
+    let fresh = metadata.modified().is_ok_and(|then| then.elapsed().is_ok_and(|age| age < fine));
+    if !fresh {
+        let _ = set_modified(path, std::time::SystemTime::now());
+    }
+    true
+}
+
+/// Removes a directory that is empty; one that is not, or is not there, is left as it is.
+pub fn remove_empty_dir(path: &Path) {
+    let _ = std::fs::remove_dir(path);
+}
+
 /// The path with every symbolic link resolved.
 pub fn real_path(path: &Path) -> anyhow::Result<PathBuf> {
     std::fs::canonicalize(path).map_err(|e| failed("resolve", path, &e))
@@ -297,6 +352,16 @@ pub struct FileLock(#[expect(dead_code, reason = "closing the file gives the loc
 pub fn try_lock(path: &Path) -> anyhow::Result<Option<FileLock>> {
     let file = open_append(path)?;
     match file.try_lock() {
+        Ok(()) => Ok(Some(FileLock(file))),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(e)) => Err(failed("lock", path, &e)),
+    }
+}
+
+/// A share of the lock on `path` (created where there is none), or `None` where someone holds all of it.
+pub fn try_lock_shared(path: &Path) -> anyhow::Result<Option<FileLock>> {
+    let file = open_append(path)?;
+    match file.try_lock_shared() {
         Ok(()) => Ok(Some(FileLock(file))),
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),
         Err(std::fs::TryLockError::Error(e)) => Err(failed("lock", path, &e)),

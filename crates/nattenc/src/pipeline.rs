@@ -15,6 +15,7 @@ use crate::cost;
 use crate::cutlass;
 use crate::execute::cache::{Cache, Key};
 use crate::execute::process::{self, CommandLine};
+use crate::execute::upkeep::{Bounds, Upkeep};
 use crate::execute::{self, How, Limits, Setting};
 use crate::failure::{Class, Failure};
 use crate::fetch::{self, Target};
@@ -490,13 +491,15 @@ fn once(
     }
     setting.reporter.phase(&format!("{what}: one small compile"));
     check()?;
-    record(&key, vec![], setting);
+    record(what, &key, vec![], setting);
     Ok(())
 }
 
 /// Remembers that something outside the graph was done. A cache that cannot be written costs a warning.
-fn record(key: &str, outputs: Vec<execute::cache::Blob>, setting: &Setting<'_>) {
-    let action = execute::cache::Action { outputs, headers: vec![], cpu: 0.0, wall: 0.0, peak_memory: 0 };
+fn record(what: &str, key: &str, outputs: Vec<execute::cache::Blob>, setting: &Setting<'_>) {
+    let kind = what.to_owned();
+    let action =
+        execute::cache::Action { kind, outputs, headers: vec![], cpu: 0.0, wall: 0.0, peak_memory: 0 };
     if let Err(error) = setting.cache.put_action(key, &action) {
         setting.reporter.warning(&format!("not recorded in the cache: {error}"));
     }
@@ -614,7 +617,7 @@ fn dry_run(toolkit: &Toolkit, args: &[String], setting: &Setting<'_>) -> anyhow:
                 .into());
         }
         match setting.cache.put(finished.output.as_bytes()) {
-            Ok(blob) => record(&key, vec![blob], setting),
+            Ok(blob) => record("dry run", &key, vec![blob], setting),
             Err(error) => setting.reporter.warning(&format!("not recorded in the cache: {error}")),
         }
         finished.output
@@ -693,6 +696,21 @@ fn watch_signals() -> anyhow::Result<Arc<AtomicUsize>> {
         signal_hook::flag::register_usize(signal, Arc::clone(&flag), usize::try_from(signal)?)?;
     }
     Ok(flag)
+}
+
+/// Cuts the store of finished work down to `size` bytes. That it cannot be costs a warning.
+pub fn cut_cache(size: u64, reporter: &dyn Reporter) {
+    let bounds = Bounds { size: Some(size), age: None };
+    match fetch::store_home().and_then(|home| Upkeep::new(&home).evict(bounds)) {
+        Ok(evicted) if evicted.is_notable() => {
+            reporter.result(&evicted.text());
+            if let Some(failure) = evicted.failure() {
+                reporter.warning(&failure.to_string());
+            }
+        }
+        Ok(_) => {}
+        Err(error) => reporter.warning(&format!("the cache is not cut down to its size: {error}")),
+    }
 }
 
 /// What `clean` took away.

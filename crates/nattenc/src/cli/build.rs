@@ -1,6 +1,7 @@
 //! `nattenc build`: everything for one variant.
 
-use super::{SelectArgs, SupplyArgs};
+use super::{SelectArgs, SupplyArgs, amounts};
+use crate::env;
 use crate::execute::Limits;
 use crate::pipeline::{self, Options, Project, Summary};
 use crate::report::{self, bytes, duration};
@@ -15,7 +16,9 @@ Examples:
   nattenc build --variant cu130 --preset starter
   nattenc build --variant cu130 --preset starter --capability 8.6
   nattenc build --family fna --select 'family=fna,dim=3,dtype=bfloat16' --capability 9.0
-  nattenc build --variant cu128 --toolkit /usr/local/cuda-12.8 -j 8 --json")]
+  nattenc build --variant cu128 --toolkit /usr/local/cuda-12.8 -j 8 --json
+  nattenc build --keep-going --unit-timeout 30m --deadline 330m
+  nattenc build --deadline \"$(date -Is -d 17:30)\" --cache-size 20G")]
 pub struct BuildArgs {
     /// The variant, one of `nattenc variants`; build.toml names the default
     #[arg(long, value_name = "NAME")]
@@ -31,9 +34,25 @@ pub struct BuildArgs {
     /// needs more than all of it runs alone
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
+    /// What is kept out of the default of --memory, as 4G, instead of a tenth and at least 2 GB
+    #[arg(long, value_name = "SIZE", conflicts_with = "memory")]
+    reserve: Option<String>,
+    /// End a compiler process that runs for longer than this, as 20m, as hung; a failure like any other (exit
+    /// code 4) that names the unit, without a second try
+    #[arg(long, value_name = "TIME")]
+    unit_timeout: Option<String>,
+    /// Start nothing that is predicted to end later: so long from now, as 5h30m, or a moment, as
+    /// 2026-12-01T17:30:00Z. What runs then still ends, what is done is kept, and where something is left that is
+    /// exit code 9: the same command goes on
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<String>,
     /// After a failure still build everything that does not need what failed
     #[arg(long)]
     keep_going: bool,
+    /// Cut the store of finished work down to this at the end, as 20G, what was not of use for longest first;
+    /// the default is NATTENC_CACHE_SIZE, else no limit
+    #[arg(long, value_name = "SIZE")]
+    cache_size: Option<String>,
     /// Where to put the artifact instead of dist/VARIANT
     #[arg(long, value_name = "DIR")]
     dist: Option<PathBuf>,
@@ -44,7 +63,8 @@ pub struct BuildArgs {
 
 pub(super) fn run(project: &Project, args: &BuildArgs) -> anyhow::Result<()> {
     let variant = project.variant(args.variant.as_deref())?;
-    let (memory, memory_source) = super::memory(args.memory.as_deref())?;
+    let (memory, memory_source) = super::memory(args.memory.as_deref(), args.reserve.as_deref())?;
+    let limit = args.unit_timeout.as_deref();
     let options = Options {
         request: args.select.request()?,
         supply: args.supply.supply(),
@@ -52,12 +72,25 @@ pub(super) fn run(project: &Project, args: &BuildArgs) -> anyhow::Result<()> {
             jobs: super::jobs(args.jobs)?,
             memory,
             on_failure: super::on_failure(args.keep_going),
+            unit_timeout: limit.map(|text| amounts::duration("--unit-timeout", text)).transpose()?,
+            deadline: args.deadline.as_deref().map(|text| amounts::moment("--deadline", text)).transpose()?,
         },
         memory_source,
         dist: args.dist.clone(),
     };
+    let cache_size = match &args.cache_size {
+        Some(text) => Some(amounts::size("--cache-size", text)?),
+        None => {
+            let text = env::text("NATTENC_CACHE_SIZE")?;
+            text.map(|text| amounts::size("NATTENC_CACHE_SIZE", &text)).transpose()?
+        }
+    };
     let reporter = report::for_stderr();
-    let summary = pipeline::build(project, &variant, &options, reporter.as_ref())?;
+    let built = pipeline::build(project, &variant, &options, reporter.as_ref());
+    if let Some(size) = cache_size {
+        pipeline::cut_cache(size, reporter.as_ref());
+    }
+    let summary = built?;
     reporter.result(&text(&summary));
     if args.json {
         report::stdout(&serde_json::to_string_pretty(&summary)?)?;

@@ -1,6 +1,8 @@
 //! The command line: what can be said, and each command's few lines of glue.
 
+mod amounts;
 mod build;
+mod cache;
 mod clean;
 mod doctor;
 mod explain;
@@ -48,7 +50,7 @@ Exit codes:
   9 deadline               130, 143 interrupted
 
 Environment: NATTENC_HOME is the store of fetched and built things (else the XDG cache directory);
-NATTENC_JOBS is as -j, NATTENC_MEMORY as --memory; NATTENC_PYTHON is the python3 whose pip knows the package index.";
+NATTENC_JOBS is as -j, NATTENC_MEMORY as --memory, NATTENC_CACHE_SIZE as --cache-size of build; NATTENC_PYTHON is the python3 whose pip knows the package index.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -70,6 +72,8 @@ pub enum Command {
     Verify(verify::VerifyArgs),
     /// Remove what builds left: build/VARIANT and dist/VARIANT
     Clean(clean::CleanArgs),
+    /// Look after the store of finished work: what is in it, whether it is whole, what may go
+    Cache(cache::CacheArgs),
     /// Render every unit, record it in autogen.lock, and compare with natten's own generators
     Regen(regen::RegenArgs),
 }
@@ -193,35 +197,42 @@ pub fn jobs(flag: Option<usize>) -> anyhow::Result<usize> {
     }
 }
 
-/// How much memory jobs may take together, and who says so: --memory, else NATTENC_MEMORY, else what can be
-/// used now less a reserve of a tenth, at least 2 GB.
-pub fn memory(flag: Option<&str>) -> anyhow::Result<(u64, String)> {
+/// How much memory jobs may take together, and who says so: --memory, else with --reserve what can be used now
+/// less that, else NATTENC_MEMORY, else what can be used now less a tenth, at least 2 GB.
+pub fn memory(flag: Option<&str>, reserve: Option<&str>) -> anyhow::Result<(u64, String)> {
     let given = match flag {
         Some(text) => Some(("--memory", text.to_owned())),
+        None if reserve.is_some() => None,
         None => env::text("NATTENC_MEMORY")?.map(|text| ("NATTENC_MEMORY", text)),
     };
     if let Some((from, text)) = given {
-        let size = size(&text).filter(|bytes| *bytes > 0).ok_or_else(|| {
-            Failure::config(format!("{from}: {text:?} is not a size"))
-                .hint("write it as 12G or 800M; G and M are powers of 1024")
-        })?;
-        return Ok((size, from.to_owned()));
+        return match amounts::size(from, &text)? {
+            0 => Err(amounts::no_size(from, &text).into()),
+            size => Ok((size, from.to_owned())),
+        };
     }
-    let available = machine::memory(Path::new("/")).available;
-    let reserve = (available.value / 10).max(2 << 30);
-    let budget = available.value.saturating_sub(reserve).max(1 << 30);
-    Ok((budget, format!("{} less a reserve of {}", available.source, report::bytes(reserve))))
+    let reserve = reserve.map(|text| amounts::size("--reserve", text)).transpose()?;
+    less_reserve(&machine::memory(Path::new("/")).available, reserve)
 }
 
-/// `12G`, `1.5G`, `800M` as bytes.
-fn size(text: &str) -> Option<u64> {
-    let (number, unit) = match text.strip_suffix(['G', 'g']) {
-        Some(number) => (number, 1u64 << 30),
-        None => (text.strip_suffix(['M', 'm'])?, 1 << 20),
-    };
-    let number: f64 = number.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0 && *n < 1e9)?;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
-    Some((number * unit as f64) as u64)
+/// What a limit leaves beside the reserve that is asked for, else beside ours.
+fn less_reserve(available: &machine::Limit<u64>, reserve: Option<u64>) -> anyhow::Result<(u64, String)> {
+    let source = |reserve: u64| format!("{} less a reserve of {}", available.source, report::bytes(reserve));
+    match reserve {
+        None => {
+            let reserve = (available.value / 10).max(2 << 30);
+            Ok((available.value.saturating_sub(reserve).max(1 << 30), source(reserve)))
+        }
+        Some(reserve) if reserve < available.value => Ok((available.value - reserve, source(reserve))),
+        Some(reserve) => Err(Failure::config(format!(
+            "--reserve: {} leave nothing of the {} that can be used now ({})",
+            report::bytes(reserve),
+            report::bytes(available.value),
+            available.source
+        ))
+        .hint("reserve less, or say with --memory what may be used")
+        .into()),
+    }
 }
 
 /// The enum that `--keep-going` stands for.
@@ -247,6 +258,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Doctor(args) => doctor::run(&open()?, args),
         Command::Verify(args) => verify::run(open, args),
         Command::Clean(args) => clean::run(&open()?, args),
+        Command::Cache(args) => cache::run(args),
         Command::Regen(args) => regen::run(&open()?, args),
     }
 }
@@ -256,18 +268,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_a_unit() {
-        for (text, bytes) in [
-            ("12G", Some(12 << 30)),
-            ("1.5g", Some(3 << 29)),
-            ("800M", Some(800 << 20)),
-            ("12", None),
-            ("G", None),
-            ("-1G", None),
-            ("infG", None),
-            ("12GB", None),
+    fn reserve_is_kept_and_told() {
+        let available = machine::Limit { value: 64_000_000_000, source: "memory.max".to_owned() };
+        for (reserve, budget, told) in [
+            (None, 57_600_000_000, "memory.max less a reserve of 6.4 GB"),
+            (Some(4_000_000_000), 60_000_000_000, "memory.max less a reserve of 4.0 GB"),
+            (Some(0), 64_000_000_000, "memory.max less a reserve of 0 B"),
         ] {
-            assert_eq!(size(text), bytes, "{text}");
+            assert_eq!(less_reserve(&available, reserve).unwrap(), (budget, told.to_owned()));
         }
+        let error = less_reserve(&available, Some(64_000_000_000)).unwrap_err().to_string();
+        assert!(error.contains("--reserve: 64.0 GB leave nothing of the 64.0 GB"), "{error}");
     }
 }

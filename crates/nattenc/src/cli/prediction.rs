@@ -23,7 +23,7 @@ pub(super) struct MachineArgs {
 impl MachineArgs {
     /// The prediction for these.
     pub(super) fn predict(&self, plan: &Plan) -> anyhow::Result<Prediction> {
-        let (memory, _) = super::memory(self.memory.as_deref())?;
+        let (memory, _) = super::memory(self.memory.as_deref(), None)?;
         Ok(cost::predict::of(plan, super::jobs(self.jobs)?, memory, cost::table()?))
     }
 }

@@ -120,7 +120,7 @@ fn of_sharing(project: &Project, args: &VerifyArgs) -> anyhow::Result<()> {
             .hint("write it as 9.0=8.0: the capability, then the one whose PTX it is assembled from")
     })?;
     let variant = project.variant(sharing.variant.as_deref())?;
-    let (memory, _) = super::memory(sharing.memory.as_deref())?;
+    let (memory, _) = super::memory(sharing.memory.as_deref(), None)?;
     let options = ProofOptions {
         request: args.select.request()?,
         question: Question {
@@ -131,7 +131,13 @@ fn of_sharing(project: &Project, args: &VerifyArgs) -> anyhow::Result<()> {
             },
         },
         supply: args.supply.supply(),
-        limits: Limits { jobs: super::jobs(sharing.jobs)?, memory, on_failure: OnFailure::Stop },
+        limits: Limits {
+            jobs: super::jobs(sharing.jobs)?,
+            memory,
+            on_failure: OnFailure::Stop,
+            unit_timeout: None,
+            deadline: None,
+        },
     };
     let reporter = report::for_stderr();
     let proof = pipeline::prove_sharing(project, &variant, &options, reporter.as_ref())?;

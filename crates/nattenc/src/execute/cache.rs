@@ -6,16 +6,27 @@
 //! not change a unit's text re-runs the preprocessor alone.
 //!
 //! Nothing here is trusted: bytes are digested when they are loaded, an action whose outputs are gone
-//! is no hit, and an entry that cannot be written costs a warning, never a build.
+//! is no hit, and an entry that cannot be written costs a warning, never a build. When an entry was last of
+//! use is the modification time of its files; [`super::upkeep`] evicts by it.
 
 use crate::fs;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// Raised when the key or the files change meaning.
 const SCHEMA: &str = "nattenc action 1";
+
+/// The cache's directory in the store.
+pub(super) const DIR: &str = "cache";
+
+/// Held shared by builds, exclusively by what evicts while there is none.
+pub(super) const LOCK: &str = "lock";
+
+/// How finely the time of the last use is kept: a hit need not write each time.
+const USE: Duration = Duration::from_secs(60);
 
 /// The bytes of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +40,9 @@ pub struct Blob {
 /// What a finished action made and cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Action {
+    /// The word of its kind; empty in entries of older releases.
+    #[serde(default)]
+    pub kind: String,
     /// One per output of the job, in its order.
     pub outputs: Vec<Blob>,
     /// Headers outside all trees that were read, with their digests then.
@@ -77,6 +91,9 @@ impl Key {
 pub struct Cache {
     /// In order of preference, for writing; all are read.
     roots: [PathBuf; 2],
+    /// Tells eviction that a build is going on; `None` where the store cannot be written, or is being evicted
+    /// from: neither keeps a build waiting.
+    _in_use: Option<fs::FileLock>,
     /// Why the store could not be written, and whether that was told.
     trouble: Mutex<(Option<String>, bool)>,
 }
@@ -84,7 +101,9 @@ pub struct Cache {
 impl Cache {
     /// The store below `home`, else the one below `instead`; made when the first thing is put into them.
     pub fn new(home: &Path, instead: &Path) -> Self {
-        Cache { roots: [home.join("cache"), instead.join("cache")], trouble: Mutex::new((None, false)) }
+        let roots = [home, instead].map(|dir| dir.join(DIR));
+        let in_use = fs::try_lock_shared(&roots[0].join(LOCK)).ok().flatten();
+        Cache { roots, _in_use: in_use, trouble: Mutex::new((None, false)) }
     }
 
     /// Why the store could not be written the first time that this happened; told once.
@@ -97,32 +116,33 @@ impl Cache {
         trouble.0.clone()
     }
 
-    fn place(root: &Path, kind: &str, digest: &str) -> PathBuf {
-        root.join(kind).join(&digest[..2]).join(digest)
-    }
-
+    /// Whether the bytes are there; notes that they were of use.
     fn holds(&self, sha256: &str) -> bool {
-        self.roots.iter().any(|root| Self::place(root, "cas", sha256).is_file())
+        self.roots.iter().any(|root| fs::note_use(&place(root, "cas", sha256), USE))
     }
 
     /// Writes to the first root that can be written.
     fn write(&self, kind: &str, digest: &str, bytes: &[u8]) -> anyhow::Result<()> {
         let [store, instead] = &self.roots;
-        let Err(error) = fs::write(&Self::place(store, kind, digest), bytes) else { return Ok(()) };
+        let Err(error) = fs::write(&place(store, kind, digest), bytes) else { return Ok(()) };
         if let Ok(mut trouble) = self.trouble.lock() {
             trouble.0.get_or_insert_with(|| {
                 format!("the store cannot be written, {} is used instead: {error}", instead.display())
             });
         }
-        fs::write(&Self::place(instead, kind, digest), bytes)
+        fs::write(&place(instead, kind, digest), bytes)
     }
 
     /// The finished action of this key, if its record can be read and all its outputs are there.
     pub fn action(&self, key: &str) -> Option<Action> {
         self.roots.iter().find_map(|root| {
-            let bytes = fs::read_if_exists(&Self::place(root, "ac", key)).ok()??;
-            let action: Action = serde_json::from_slice(&bytes).ok()?;
-            action.outputs.iter().all(|b| self.holds(&b.sha256)).then_some(action)
+            let path = place(root, "ac", key);
+            let action: Action = serde_json::from_slice(&fs::read_if_exists(&path).ok()??).ok()?;
+            if !action.outputs.iter().all(|b| self.holds(&b.sha256)) {
+                return None;
+            }
+            fs::note_use(&path, USE);
+            Some(action)
         })
     }
 
@@ -144,18 +164,26 @@ impl Cache {
     /// The bytes of a blob; `None` where it is gone or no longer what it was, which also removes it.
     pub fn get(&self, blob: &Blob) -> Option<Vec<u8>> {
         self.roots.iter().find_map(|root| {
-            let path = Self::place(root, "cas", &blob.sha256);
-            let packed = fs::read_if_exists(&path).ok()??;
-            let mut bytes = Vec::with_capacity(usize::try_from(blob.size).ok()?);
-            let whole =
-                zstd::Decoder::new(packed.as_slice()).and_then(|mut d| d.read_to_end(&mut bytes)).is_ok();
-            if whole && fs::sha256_of(&bytes) == blob.sha256 {
-                return Some(bytes);
+            let path = place(root, "cas", &blob.sha256);
+            let found = unpack(&fs::read_if_exists(&path).ok()??, &blob.sha256);
+            if found.is_none() {
+                let _ = fs::remove_file(&path);
             }
-            let _ = fs::remove_file(&path);
-            None
+            found
         })
     }
+}
+
+/// Where the file of a digest is below a cache's directory.
+pub(super) fn place(root: &Path, kind: &str, digest: &str) -> PathBuf {
+    root.join(kind).join(digest.get(..2).unwrap_or(digest)).join(digest)
+}
+
+/// The bytes of a file of `cas/`, if they are those of this digest.
+pub(super) fn unpack(packed: &[u8], sha256: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    zstd::Decoder::new(packed).and_then(|mut decoder| decoder.read_to_end(&mut bytes)).ok()?;
+    (fs::sha256_of(&bytes) == sha256).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -163,7 +191,12 @@ mod tests {
     use super::*;
 
     fn at(cache: &Cache, blob: &Blob) -> PathBuf {
-        Cache::place(&cache.roots[0], "cas", &blob.sha256)
+        place(&cache.roots[0], "cas", &blob.sha256)
+    }
+
+    fn action(blob: &Blob) -> Action {
+        let kind = "cicc".to_owned();
+        Action { kind, outputs: vec![blob.clone()], headers: vec![], cpu: 1.0, wall: 1.0, peak_memory: 7 }
     }
 
     #[test]
@@ -172,8 +205,7 @@ mod tests {
         fs::write(&home.path().join("cache"), b"a file where the directory should be").unwrap();
         let cache = Cache::new(home.path(), &home.path().join("build"));
         let blob = cache.put(b"cubin").unwrap();
-        let action =
-            Action { outputs: vec![blob.clone()], headers: vec![], cpu: 1.0, wall: 1.0, peak_memory: 7 };
+        let action = action(&blob);
         cache.put_action(&blob.sha256, &action).unwrap();
         assert_eq!(cache.get(&blob).as_deref(), Some(&b"cubin"[..]));
         assert_eq!(cache.action(&blob.sha256), Some(action));
@@ -199,8 +231,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let cache = Cache::new(home.path(), &home.path().join("instead"));
         let blob = cache.put(b"cubin").unwrap();
-        let action =
-            Action { outputs: vec![blob.clone()], headers: vec![], cpu: 1.0, wall: 1.0, peak_memory: 7 };
+        let action = action(&blob);
         let key = Key::new("cicc").finish();
         cache.put_action(&key, &action).unwrap();
         assert_eq!(cache.action(&key), Some(action));

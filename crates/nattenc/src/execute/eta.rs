@@ -83,6 +83,12 @@ impl Eta {
         self.progress[id] = Progress::Done;
     }
 
+    /// How long a job will take that has not started.
+    pub fn seconds(&self, id: JobId) -> f64 {
+        let (kind, cost, _) = &self.jobs[id];
+        cost.cpu * self.took.factor(*kind)
+    }
+
     /// Seconds until everything is done.
     pub fn left(&self, now: f64) -> f64 {
         let took = self.took.with_late_ones(self, now);

@@ -73,10 +73,15 @@ fn factors(records: &BTreeMap<String, Record>) -> BTreeMap<String, f64> {
     kinds.into_iter().map(|(kind, ratio)| (kind.to_owned(), ratio.value(all, FEW))).collect()
 }
 
+/// Where the history lies in the store.
+pub(super) fn file(home: &Path) -> PathBuf {
+    home.join("history.json")
+}
+
 impl History {
     /// Reads the history below `home`; one that cannot be read is an empty one.
     pub fn open(home: &Path) -> Self {
-        let file = home.join("history.json");
+        let file = file(home);
         let records: BTreeMap<String, Record> = fs::read_if_exists(&file)
             .ok()
             .flatten()
@@ -84,6 +89,11 @@ impl History {
             .unwrap_or_default();
         let factors = factors(&records);
         History { file, records, factors, changed: false }
+    }
+
+    /// How many jobs it remembers.
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
     }
 
     /// How much longer jobs of a kind take on this machine than is estimated, as far as is known.

@@ -7,13 +7,14 @@ pub mod depfile;
 pub mod eta;
 pub mod history;
 pub mod process;
+pub mod upkeep;
 mod work;
 
 pub use work::first_diagnostic;
 
 use crate::failure::{Class, Failure};
 use crate::graph::{Cost, Graph, JobId, Kind, Source, Tree};
-use crate::report::{Outcome, Reporter};
+use crate::report::{Outcome, Reporter, bytes, duration};
 use cache::{Action, Blob, Cache, Key};
 use eta::Eta;
 use history::History;
@@ -63,6 +64,10 @@ pub struct Limits {
     pub memory: u64,
     /// What happens after a job failed.
     pub on_failure: OnFailure,
+    /// A process that runs for longer hangs, and is ended.
+    pub unit_timeout: Option<Duration>,
+    /// No job starts that is predicted to end later.
+    pub deadline: Option<Instant>,
 }
 
 /// What happens after a job failed.
@@ -259,6 +264,9 @@ impl Coordinator<'_> {
             }
         }
         self.setting.reporter.planned(self.states.iter().filter(|s| **s != State::Done).count());
+        if self.estimated.is_none() {
+            self.announce_heaviest(limits);
+        }
         let groups: Mutex<BTreeMap<JobId, i32>> = Mutex::new(BTreeMap::new());
         let logs = work::Logs::new(&self.setting.logs);
         let (task_in, task_out) = mpsc::channel::<work::Task>();
@@ -276,7 +284,8 @@ impl Coordinator<'_> {
                         };
                         let Ok(task) = next else { return };
                         let id = task.id;
-                        let (ended, peak) = work::work(&task, graph, setting, groups, logs);
+                        let (ended, peak) =
+                            work::work(&task, graph, setting, groups, logs, limits.unit_timeout);
                         if done_in.send((id, ended, peak)).is_err() {
                             return;
                         }
@@ -301,17 +310,24 @@ impl Coordinator<'_> {
         let mut peaks: BTreeMap<JobId, u64> = BTreeMap::new();
         let mut highest = 0;
         let mut interrupted = None;
+        let mut held_back = false;
         loop {
             let stop =
                 interrupted.is_some() || (limits.on_failure == OnFailure::Stop && !self.failures.is_empty());
             while !stop && running.len() < limits.jobs {
-                let Some(id) = self.next_ready(&running, limits.memory) else { break };
+                let Some(id) = self.next_ready(&running, limits) else { break };
                 self.states[id] = State::Running;
                 self.eta.started(id, self.began.elapsed().as_secs_f64());
                 self.setting.reporter.started(&self.graph.jobs()[id]);
                 running.insert(id, Instant::now());
                 let task = work::Task { id, inputs: self.input_blobs(id) };
                 tasks.send(task).map_err(|_| anyhow::anyhow!("all workers are gone"))?;
+            }
+            if !stop && !held_back && self.ready().any(|id| !self.in_time(id, limits)) {
+                held_back = true;
+                self.setting
+                    .reporter
+                    .phase("jobs that would end after the deadline are not started any more");
             }
             if running.is_empty() {
                 break;
@@ -336,6 +352,7 @@ impl Coordinator<'_> {
             }
         }
         match interrupted.or(Some(self.setting.signal.load(Ordering::SeqCst)).filter(|s| *s != 0)) {
+            None if held_back && self.failures.is_empty() => Err(self.late(limits).into()),
             None => Ok(highest),
             Some(signal) => {
                 let class = if i32::try_from(signal) == Ok(signal_hook::consts::SIGINT) {
@@ -353,19 +370,74 @@ impl Coordinator<'_> {
         }
     }
 
-    /// The ready job with the longest way to go, the earliest of equals, of those that fit beside what runs.
-    /// With nothing running every job fits: one that needs more than there is runs alone.
-    fn next_ready(&self, running: &BTreeMap<JobId, Instant>, memory: u64) -> Option<JobId> {
+    fn ready(&self) -> impl Iterator<Item = JobId> {
+        (0..self.states.len()).filter(|id| self.states[*id] == State::Ready)
+    }
+
+    /// Whether a job that starts now is predicted to end before the deadline.
+    fn in_time(&self, id: JobId, limits: Limits) -> bool {
+        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now()).as_secs_f64();
+        limits.deadline.is_none_or(|deadline| self.eta.seconds(id) < left(deadline))
+    }
+
+    /// The ready job with the longest way to go, the earliest of equals, of those that fit beside what runs and
+    /// end in time. With nothing running every job fits: one that needs more than there is runs alone.
+    fn next_ready(&self, running: &BTreeMap<JobId, Instant>, limits: Limits) -> Option<JobId> {
         if running.keys().any(|id| self.second_tries.contains(id)) {
             return None;
         }
         let used: u64 = running.keys().map(|id| self.predicted[*id].memory).sum();
         let fits = |id: &JobId| {
             running.is_empty()
-                || (!self.second_tries.contains(id) && used + self.predicted[*id].memory <= memory)
+                || (!self.second_tries.contains(id) && used + self.predicted[*id].memory <= limits.memory)
         };
-        let ready = (0..self.states.len()).filter(|id| self.states[*id] == State::Ready).filter(fits);
+        let ready = self.ready().filter(fits).filter(|id| self.in_time(*id, limits));
         ready.max_by(|a, b| self.remaining[*a].total_cmp(&self.remaining[*b]).then(b.cmp(a)))
+    }
+
+    fn name(&self, id: JobId) -> String {
+        let job = &self.graph.jobs()[id];
+        format!("{} {}", job.kind.word(), job.label)
+    }
+
+    /// Says which job will need most memory, of those that are to run.
+    fn announce_heaviest(&self, limits: Limits) {
+        let todo = (0..self.states.len()).filter(|id| self.states[*id] != State::Done);
+        let Some(id) = todo.max_by_key(|id| (self.predicted[*id].memory, std::cmp::Reverse(*id))) else {
+            return;
+        };
+        let (name, memory) = (self.name(id), self.predicted[id].memory);
+        let text = format!("heaviest job: {name}, predicted to need {}", bytes(memory));
+        if memory > limits.memory {
+            let budget = bytes(limits.memory);
+            self.setting
+                .reporter
+                .warning(&format!("{text}, more than the {budget} that there are: it runs alone"));
+        } else {
+            self.setting.reporter.phase(&text);
+        }
+    }
+
+    /// The failure of a run that the deadline ended.
+    fn late(&self, limits: Limits) -> Failure {
+        let time = |seconds: f64| duration(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+        let done = self.states.iter().filter(|state| **state == State::Done).count();
+        let mut message = format!(
+            "the deadline leaves no time for more: {done} of {} jobs are done and kept, the other {} are predicted \
+             to take {} with {} at once",
+            self.states.len(),
+            self.states.len() - done,
+            time(self.eta.left(self.began.elapsed().as_secs_f64())),
+            limits.jobs
+        );
+        let next = self.ready().min_by(|a, b| self.eta.seconds(*a).total_cmp(&self.eta.seconds(*b)));
+        if let Some(id) = next {
+            let seconds = time(self.eta.seconds(id));
+            message +=
+                &format!("\n  the shortest that can start is {}, predicted to take {seconds}", self.name(id));
+        }
+        Failure::new(Class::Deadline, message)
+            .hint("run the same command again with a later --deadline: it goes on where it stopped")
     }
 
     /// Tells how long it will still take, at most once a second.
@@ -630,6 +702,8 @@ mod tests {
         reporter: Counts,
         signal: AtomicUsize,
         memory: u64,
+        unit_timeout: Option<Duration>,
+        deadline: Option<Instant>,
     }
 
     impl Bench {
@@ -639,6 +713,8 @@ mod tests {
                 reporter: Counts::default(),
                 signal: AtomicUsize::new(0),
                 memory: 1 << 40,
+                unit_timeout: None,
+                deadline: None,
             }
         }
 
@@ -663,7 +739,8 @@ mod tests {
                 reporter: &self.reporter,
                 signal: &self.signal,
             };
-            run(graph, wanted, &setting, Limits { jobs, memory: self.memory, on_failure })
+            let (memory, unit_timeout, deadline) = (self.memory, self.unit_timeout, self.deadline);
+            run(graph, wanted, &setting, Limits { jobs, memory, on_failure, unit_timeout, deadline })
         }
 
         fn run(&self, graph: &Graph) -> anyhow::Result<Built> {
@@ -766,6 +843,39 @@ mod tests {
         assert_eq!(again.outputs, first.outputs);
         let cache = Cache::new(bench.home.path(), bench.home.path());
         assert_eq!(cache.get(&again.outputs[1][0]).as_deref(), Some(&b"WORDWORD"[..]));
+    }
+
+    #[test]
+    fn eviction_beside_a_run_costs_it_jobs_and_never_its_end() {
+        use upkeep::{Bounds, Upkeep};
+        let bench = Bench::new();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let mut graph = Graph::default();
+        let mut last = graph.add(sh("0", "echo x >0", vec![], "0"));
+        for i in 1..30 {
+            let from = last;
+            let script = format!("sleep 0.01; cat {} >{i}; echo x >>{i}", i - 1);
+            last = graph.add(sh(
+                &i.to_string(),
+                &script,
+                vec![output(&(i - 1).to_string(), from)],
+                &i.to_string(),
+            ));
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    Upkeep::new(bench.home.path()).evict(Bounds { size: Some(0), age: None }).unwrap();
+                    Upkeep::new(bench.home.path()).verify().unwrap();
+                }
+            });
+            let built = bench.run(&graph);
+            done.store(true, Ordering::SeqCst);
+            assert_eq!(built.unwrap().wanted[0], "x\n".repeat(30).as_bytes());
+        });
+        Upkeep::new(bench.home.path()).evict(Bounds { size: Some(0), age: None }).unwrap();
+        crate::fs::remove_dir(&bench.home.path().join("a")).unwrap();
+        assert_eq!(ran(&bench.run(&graph).unwrap()).len(), 30);
     }
 
     #[test]
@@ -904,6 +1014,93 @@ mod tests {
         graph.add(sh("bad", "echo again >>../tries; exit 1", vec![], "out"));
         assert!(bench.run(&graph).is_err());
         assert_eq!(crate::fs::read_text(&bench.home.path().join("a/scratch/tries")).unwrap(), "again\n");
+    }
+
+    #[test]
+    fn hung_process_is_ended_with_its_group_and_named_and_not_tried_again() {
+        let bench = Bench { unit_timeout: Some(Duration::from_millis(400)), ..Bench::new() };
+        let mut graph = Graph::default();
+        graph.add(sh("core/unit/sm_90", "echo again >>../tries; sleep 30 & sleep 30", vec![], "out"));
+        graph.add(sh("good", "echo good >good", vec![], "good"));
+        let begun = Instant::now();
+        let error = bench.run_in("a", &graph, 1, OnFailure::KeepGoing).err().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        let failure = error.downcast_ref::<Failure>().unwrap();
+        assert_eq!((failure.class, failure.unit.as_deref()), (Class::Compile, Some("core/unit/sm_90")));
+        assert!(failure.message.contains("cicc hung (ended by nattenc after 0.4 s"), "{}", failure.message);
+        assert!(failure.hint.as_ref().unwrap().contains("--unit-timeout"));
+        let log = crate::fs::read_text(failure.log.as_ref().unwrap()).unwrap();
+        assert!(log.contains("ended by nattenc after") && log.contains("sleep 30 & sleep 30"), "{log}");
+        let tries = crate::fs::read_text(&bench.home.path().join("a/scratch/tries")).unwrap();
+        assert_eq!(
+            (tries.as_str(), bench.home.path().join("a/scratch/unit/good").exists()),
+            ("again\n", true)
+        );
+        // Neither its outputs nor its time are remembered.
+        assert!(bench.run_in("a", &graph, 1, OnFailure::Stop).is_err());
+    }
+
+    /// Jobs that each take 0.3 s, and are predicted to.
+    fn timed(count: usize) -> Graph {
+        let mut graph = Graph::default();
+        for i in 0..count {
+            let job = sh(&format!("core/{i}"), &format!("sleep 0.3; echo x >{i}"), vec![], &i.to_string());
+            graph.add(Job { estimate: Cost { cpu: 0.3, memory: 1 }, ..job });
+        }
+        graph
+    }
+
+    #[test]
+    fn deadline_starts_nothing_that_ends_later_and_the_next_run_goes_on() {
+        let graph = timed(6);
+        let mut bench = Bench::new();
+        let begun = Instant::now();
+        bench.deadline = Some(begun + Duration::from_millis(1100));
+        let error = bench.run_in("a", &graph, 1, OnFailure::Stop).err().unwrap();
+        assert!(begun.elapsed() < Duration::from_millis(1400), "{:?}", begun.elapsed());
+        let failure = error.downcast_ref::<Failure>().unwrap();
+        assert_eq!(failure.class.exit_code(), 9);
+        for part in ["of 6 jobs are done and kept", "predicted to take", "cicc core/"] {
+            assert!(failure.message.contains(part), "{}", failure.message);
+        }
+        bench.deadline = None;
+        let again = bench.run_in("a", &graph, 1, OnFailure::Stop).unwrap();
+        let ran = ran(&again).len();
+        assert!((1..=4).contains(&ran), "{ran} jobs were left");
+        // Passed, and nothing to do: done.
+        bench.deadline = Some(Instant::now());
+        assert!(bench.run_in("a", &graph, 1, OnFailure::Stop).is_ok());
+        assert!(bench.run_in("a", &timed(7), 1, OnFailure::Stop).is_err());
+    }
+
+    #[test]
+    fn deadline_lets_short_jobs_in_where_long_ones_do_not_fit() {
+        let mut graph = timed(3);
+        let long = sh("core/long", "sleep 30; echo x >long", vec![], "long");
+        graph.add(Job { estimate: Cost { cpu: 600.0, memory: 1 }, ..long });
+        let bench = Bench { deadline: Some(Instant::now() + Duration::from_secs(20)), ..Bench::new() };
+        let error = bench.run_in("a", &graph, 1, OnFailure::Stop).err().unwrap().to_string();
+        assert!(error.contains("3 of 4 jobs are done") && error.contains("is cicc core/long"), "{error}");
+    }
+
+    #[test]
+    fn failure_counts_more_than_the_deadline() {
+        let mut graph = Graph::default();
+        graph.add(sh("bad", "exit 1", vec![], "bad"));
+        let late = sh("late", "echo x >late", vec![], "late");
+        graph.add(Job { estimate: Cost { cpu: 600.0, memory: 1 }, ..late });
+        let bench = Bench { deadline: Some(Instant::now() + Duration::from_secs(20)), ..Bench::new() };
+        let error = bench.run_in("a", &graph, 1, OnFailure::KeepGoing).err().unwrap();
+        assert_eq!(crate::failure::class(&error), Class::Compile);
+        assert!(error.to_string().contains("1 jobs were not started"), "{error}");
+    }
+
+    #[test]
+    fn job_that_needs_more_than_there_is_is_warned_of() {
+        let bench = Bench { memory: 1 << 20, ..Bench::new() };
+        bench.run_in("a", &sized(&[1, 5]), 1, OnFailure::Stop).unwrap();
+        let warnings = bench.reporter.warnings.lock().unwrap().clone();
+        assert!(warnings[0].contains("cicc 1, predicted to need 5.2 MB") && warnings[0].contains("alone"));
     }
 
     #[test]

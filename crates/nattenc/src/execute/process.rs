@@ -7,6 +7,7 @@ use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// One command: an argv, never a shell string; `Display` is a line that can be pasted.
@@ -50,6 +51,8 @@ pub struct Finished {
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
+    /// Whether it was ended because it ran for too long.
+    pub timed_out: bool,
     /// Standard output, then standard error as they came, lossily decoded. Separate in [`capture`].
     pub output: String,
     /// Standard output alone.
@@ -78,19 +81,8 @@ const OUTPUT_LIMIT: usize = 64 << 20;
 /// Runs a command that answers a question to its end, both outputs captured.
 /// Fails with class toolchain where the program cannot be started or does not come to an end.
 pub fn capture(command: &CommandLine) -> anyhow::Result<Finished> {
-    let (ended, wait) = std::sync::mpsc::channel::<()>();
-    let group = std::sync::Arc::new(std::sync::atomic::AtomicI32::new(0));
-    let watched = std::sync::Arc::clone(&group);
-    let watchdog = std::thread::spawn(move || {
-        let late = wait.recv_timeout(ANSWER_TIME) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
-        if late {
-            end_group(watched.load(std::sync::atomic::Ordering::SeqCst));
-        }
-        late
-    });
-    let finished = run(command, Some(&|pid| group.store(pid, std::sync::atomic::Ordering::SeqCst)));
-    drop(ended);
-    if watchdog.join().unwrap_or(false) {
+    let finished = run(command, Some(ANSWER_TIME), None)?;
+    if finished.timed_out {
         let program = command.argv.first().map_or("", String::as_str);
         let words: Vec<String> = command.argv.iter().map(|word| quote(word)).collect();
         return Err(Failure::toolchain(format!(
@@ -100,7 +92,34 @@ pub fn capture(command: &CommandLine) -> anyhow::Result<Finished> {
         .hint(format!("check what this does: {}", words.join(" ")))
         .into());
     }
-    finished
+    Ok(finished)
+}
+
+/// Ends a process group that runs for too long.
+struct Watchdog {
+    /// Dropped once the process has ended.
+    running: mpsc::Sender<()>,
+    thread: std::thread::JoinHandle<bool>,
+}
+
+impl Watchdog {
+    fn new(group: i32, limit: Duration) -> Self {
+        let (running, ended) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let late = ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
+            if late {
+                end_group(group);
+            }
+            late
+        });
+        Watchdog { running, thread }
+    }
+
+    /// The process has ended. Whether it was made to.
+    fn rest(self) -> bool {
+        drop(self.running);
+        self.thread.join().unwrap_or(false)
+    }
 }
 
 /// Starts a child. A program that was written a moment ago is busy for as long as a child that was forked
@@ -120,9 +139,14 @@ fn spawn(command: &mut Command) -> std::io::Result<std::process::Child> {
     }
 }
 
-/// As [`capture`]; `started` is told the process group as soon as the child runs.
+/// Runs a command to its end; after `limit` it is ended with its whole group. `started` is told the group as
+/// soon as the child runs.
 #[expect(clippy::disallowed_methods, reason = "the one door to processes")]
-pub fn run(command: &CommandLine, started: Option<&dyn Fn(i32)>) -> anyhow::Result<Finished> {
+pub fn run(
+    command: &CommandLine,
+    limit: Option<Duration>,
+    started: Option<&dyn Fn(i32)>,
+) -> anyhow::Result<Finished> {
     let begin = Instant::now();
     let program = command.argv.first().map_or("", String::as_str);
     let mut child = spawn(
@@ -140,20 +164,24 @@ pub fn run(command: &CommandLine, started: Option<&dyn Fn(i32)>) -> anyhow::Resu
         Failure::toolchain(format!("cannot start {program:?}: {e}"))
             .hint(format!("check that {program} exists and is executable"))
     })?;
-    if let (Some(started), Ok(pid)) = (started, i32::try_from(child.id())) {
-        started(pid);
+    let group = i32::try_from(child.id())?;
+    if let Some(started) = started {
+        started(group);
     }
+    let watchdog = limit.map(|limit| Watchdog::new(group, limit));
     // Both pipes are drained at once: megabytes of noise on one must not block the other.
     let err_pipe = child.stderr.take();
     let reader = std::thread::spawn(move || drain(err_pipe));
     let out = drain(child.stdout.take());
     let err = reader.join().unwrap_or_default();
     let used = wait4::Wait4::wait4(&mut child)?;
+    let timed_out = watchdog.is_some_and(Watchdog::rest) && !used.status.success();
     let stdout = String::from_utf8_lossy(&out).into_owned();
     let output = stdout.clone() + &String::from_utf8_lossy(&err);
     Ok(Finished {
         code: used.status.code(),
         signal: used.status.signal(),
+        timed_out,
         output,
         stdout,
         wall: begin.elapsed(),

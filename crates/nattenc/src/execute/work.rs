@@ -6,10 +6,12 @@ use super::{Ended, Setting, depfile};
 use crate::failure::{Class, Failure};
 use crate::fs;
 use crate::graph::{Graph, Job, JobId, Kind, Source, Tree};
+use crate::report::duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// One job to run, with the blobs of its inputs (`None` for text).
 pub(super) struct Task {
@@ -43,13 +45,14 @@ impl Logs {
     }
 }
 
-/// Runs a job; also says how much memory its process had at most.
+/// Runs a job, for `limit` at most; also says how much memory its process had at most.
 pub(super) fn work(
     task: &Task,
     graph: &Graph,
     setting: &Setting<'_>,
     groups: &Mutex<BTreeMap<JobId, i32>>,
     logs: &Logs,
+    limit: Option<Duration>,
 ) -> (Ended, u64) {
     let job = &graph.jobs()[task.id];
     let dir = setting.scratch.join(&job.scratch);
@@ -58,15 +61,17 @@ pub(super) fn work(
         Ok(Some(lost)) => return (Ended::Lost(lost), 0),
         Ok(None) => {}
     }
-    let finished = match execute(task.id, job, &dir, setting, groups) {
+    let finished = match execute(task.id, job, &dir, setting, groups, limit) {
         Ok(finished) => finished,
         Err(error) => return (Ended::Failed(error), 0),
     };
     let ended = match collect(job, &dir, setting, logs, &finished) {
         Ok(action) => Ended::Done(action),
         Err(error) => match finished.signal {
-            Some(signal) => Ended::Died { signal, peak_memory: finished.peak_memory, error },
-            None => Ended::Failed(error),
+            Some(signal) if !finished.timed_out => {
+                Ended::Died { signal, peak_memory: finished.peak_memory, error }
+            }
+            _ => Ended::Failed(error),
         },
     };
     (ended, finished.peak_memory)
@@ -111,6 +116,7 @@ fn execute(
     dir: &Path,
     setting: &Setting<'_>,
     groups: &Mutex<BTreeMap<JobId, i32>>,
+    limit: Option<Duration>,
 ) -> anyhow::Result<Finished> {
     let mut env = setting.env.clone();
     env.insert("TMPDIR".to_owned(), dir.display().to_string());
@@ -126,7 +132,7 @@ fn execute(
             process::end_group(pid);
         }
     };
-    let finished = process::run(&command, Some(&track));
+    let finished = process::run(&command, limit, Some(&track));
     if let Ok(mut groups) = groups.lock() {
         groups.remove(&id);
     }
@@ -179,6 +185,7 @@ fn collect(
         outputs.push(setting.cache.put(&bytes)?);
     }
     Ok(Action {
+        kind: job.kind.word().to_owned(),
         outputs,
         headers: headers(job, dir, setting)?,
         cpu: finished.cpu.as_secs_f64(),
@@ -223,6 +230,9 @@ fn class(kind: Kind) -> Class {
 }
 
 fn how_it_ended(finished: &Finished) -> String {
+    if finished.timed_out {
+        return format!("ended by nattenc after {}: --unit-timeout", duration(finished.wall));
+    }
     match (finished.code, finished.signal) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("killed by signal {signal}"),
@@ -237,8 +247,15 @@ fn failure(job: &Job, finished: &Finished, log: &Path) -> Failure {
     let kind = job.kind.word();
     let killed = finished.signal == Some(SIGKILL);
     let diagnostic = first_diagnostic(&finished.output);
-    let message = format!("{}: {kind} failed ({})", job.label, how_it_ended(finished));
-    let (class, hint) = if killed {
+    let verb = if finished.timed_out { "hung" } else { "failed" };
+    let message = format!("{}: {kind} {verb} ({})", job.label, how_it_ended(finished));
+    let (class, hint) = if finished.timed_out {
+        let log = log.display();
+        (
+            class(job.kind),
+            format!("if it is only slow, give it more time (--unit-timeout); else run the command in {log}"),
+        )
+    } else if killed {
         let peak = finished.peak_memory >> 20;
         (
             Class::Resource,

@@ -1,0 +1,428 @@
+//! Looks after the store of finished work: what is in it, whether it is whole, what may go. Everything here is
+//! safe beside running builds: a file is removed by one call, a build that misses one runs its job again, and
+//! while builds run nothing is evicted that was of use a moment ago.
+//!
+//! An entry is an action with the bytes that no other action has. Bytes without an action (of a build that was
+//! cut short) are entries too.
+
+#[cfg(test)]
+mod tests;
+mod told;
+
+pub use told::{Amount, Cleared, Damage, Evicted, Stats, Verdict};
+
+use super::cache::{self, Action};
+use crate::failure::Failure;
+use crate::fs;
+use rayon::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What was of use so recently is not evicted while builds run.
+const GRACE: Duration = Duration::from_secs(600);
+
+/// Temporary files of that age belong to no process any more.
+const LEFTOVER: Duration = Duration::from_secs(24 * 3600);
+
+/// Entries of which the last use lies in the same span of this length go by size.
+const SAME_TIME: i128 = 3_600_000_000_000;
+
+/// A file of the cache.
+#[derive(Debug, Clone)]
+struct File {
+    digest: String,
+    path: PathBuf,
+    size: u64,
+    /// When it was last of use, nanoseconds since the epoch.
+    used: i128,
+}
+
+/// The cache of a store, as it is on disk.
+pub struct Upkeep {
+    home: PathBuf,
+    root: PathBuf,
+}
+
+/// All files of a cache.
+#[derive(Debug, Default)]
+struct Files {
+    actions: Vec<File>,
+    blobs: Vec<File>,
+    /// Temporary files, of running builds or left by killed ones.
+    temporary: Vec<File>,
+    /// What no nattenc put there.
+    foreign: Vec<PathBuf>,
+}
+
+/// What may stay.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bounds {
+    /// All files together, bytes.
+    pub size: Option<u64>,
+    /// Since the last use.
+    pub age: Option<Duration>,
+}
+
+/// What can be evicted at once: an action, if there is one, with bytes that go with it.
+struct Entry<'a> {
+    action: Option<&'a File>,
+    blobs: Vec<&'a File>,
+    used: i128,
+    bytes: u64,
+}
+
+fn now() -> i128 {
+    i128::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos())
+        .unwrap_or(i128::MAX)
+}
+
+fn nanoseconds(time: Duration) -> i128 {
+    i128::try_from(time.as_nanos()).unwrap_or(i128::MAX)
+}
+
+fn amount<'a>(files: impl IntoIterator<Item = &'a File>) -> Amount {
+    let mut amount = Amount::default();
+    files.into_iter().for_each(|file| amount.add(file.size));
+    amount
+}
+
+fn is_digest(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+fn name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or("")
+}
+
+/// Whether a directory can be listed; one that is not there is an empty one, anything else a failure.
+fn directory(path: &Path) -> anyhow::Result<bool> {
+    let wrong = |what: &str| {
+        Err(Failure::config(format!("{}: {what}, where a directory of the cache should be", path.display()))
+            .hint("move it away, or name another store with NATTENC_HOME")
+            .into())
+    };
+    match fs::entry(path)? {
+        fs::Entry::Absent => Ok(false),
+        fs::Entry::Directory => Ok(true),
+        fs::Entry::File => wrong("is a file"),
+        fs::Entry::Other => wrong("is a link that leads to no directory, or something else"),
+    }
+}
+
+impl Files {
+    /// Adds the files of `dir`, a directory of two hexadecimal digits.
+    fn list(&mut self, kind: &str, dir: &Path) -> anyhow::Result<()> {
+        for path in fs::list(dir)? {
+            let temporary = name(&path).starts_with(".tmp-");
+            let ours = temporary || (is_digest(name(&path)) && name(&path).starts_with(name(dir)));
+            // One that went meanwhile is no concern.
+            match fs::entry(&path)? {
+                fs::Entry::Absent => continue,
+                fs::Entry::File if ours => {}
+                _ => {
+                    self.foreign.push(path);
+                    continue;
+                }
+            }
+            let Some(stamp) = fs::stamp_if_exists(&path)? else { continue };
+            let digest = name(&path).to_owned();
+            let file = File { digest, size: stamp.size, used: stamp.mtime, path };
+            match kind {
+                _ if temporary => self.temporary.push(file),
+                "ac" => self.actions.push(file),
+                _ => self.blobs.push(file),
+            }
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        [&self.actions, &self.blobs, &self.temporary].into_iter().flatten().map(|file| file.size).sum()
+    }
+
+    /// Every action with what its record says, `None` where it cannot be read.
+    fn read_actions(&self) -> Vec<(&File, Option<Action>)> {
+        let read = |file: &File| serde_json::from_slice(&fs::read_if_exists(&file.path).ok()??).ok();
+        self.actions.par_iter().map(|file| (file, read(file))).collect()
+    }
+
+    /// What can be evicted, the first to go first.
+    fn entries(&self) -> Vec<Entry<'_>> {
+        let blobs: BTreeMap<&str, &File> = self.blobs.iter().map(|b| (b.digest.as_str(), b)).collect();
+        // Of actions with the same bytes the one that was of use last keeps them.
+        let mut actions = self.read_actions();
+        actions.sort_by_key(|(file, _)| std::cmp::Reverse(file.used));
+        let mut taken: BTreeSet<&str> = BTreeSet::new();
+        let mut entries = Vec::new();
+        for (file, action) in &actions {
+            let outputs = action.iter().flat_map(|action| &action.outputs);
+            let own: Vec<&File> = outputs
+                .filter_map(|blob| blobs.get(blob.sha256.as_str()).copied())
+                .filter(|blob| taken.insert(&blob.digest))
+                .collect();
+            let bytes = file.size + own.iter().map(|blob| blob.size).sum::<u64>();
+            entries.push(Entry { action: Some(file), blobs: own, used: file.used, bytes });
+        }
+        let others = self.blobs.iter().filter(|blob| !taken.contains(blob.digest.as_str()));
+        entries.extend(others.map(|b| Entry { action: None, blobs: vec![b], used: b.used, bytes: b.size }));
+        entries.sort_by_key(|entry| (entry.used / SAME_TIME, std::cmp::Reverse(entry.bytes), entry.used));
+        entries
+    }
+}
+
+impl Upkeep {
+    /// The cache of the store in `home`. One that is not there is an empty one.
+    pub fn new(home: &Path) -> Self {
+        Upkeep { home: home.to_path_buf(), root: home.join(cache::DIR) }
+    }
+
+    fn files(&self) -> anyhow::Result<Files> {
+        let mut files = Files::default();
+        if !directory(&self.root)? {
+            return Ok(files);
+        }
+        for top in fs::list(&self.root)? {
+            match name(&top) {
+                cache::LOCK => {}
+                kind @ ("ac" | "cas") => {
+                    if !directory(&top)? {
+                        continue;
+                    }
+                    for dir in fs::list(&top)? {
+                        let two = name(&dir).len() == 2 && name(&dir).bytes().all(|b| b.is_ascii_hexdigit());
+                        match fs::entry(&dir)? {
+                            fs::Entry::Directory if two => files.list(kind, &dir)?,
+                            fs::Entry::Absent => {}
+                            _ => files.foreign.push(dir),
+                        }
+                    }
+                }
+                _ => files.foreign.push(top),
+            }
+        }
+        Ok(files)
+    }
+
+    /// What is in it.
+    pub fn stats(&self) -> anyhow::Result<Stats> {
+        let files = self.files()?;
+        let now = now();
+        let actions = files.read_actions();
+        let mut kinds: BTreeMap<String, Amount> = BTreeMap::new();
+        let mut ages: BTreeMap<String, Amount> = BTreeMap::new();
+        let sizes: BTreeMap<&str, u64> = files.blobs.iter().map(|b| (b.digest.as_str(), b.size)).collect();
+        let mut counted: BTreeSet<&str> = BTreeSet::new();
+        for (file, action) in &actions {
+            let outputs = action.iter().flat_map(|action| &action.outputs);
+            let bytes = outputs
+                .filter_map(|blob| sizes.get_key_value(blob.sha256.as_str()))
+                .filter(|(digest, _)| counted.insert(**digest))
+                .map(|(_, size)| size)
+                .sum();
+            let kind = match action.as_ref().map(|action| action.kind.as_str()) {
+                None => "unreadable",
+                Some("") => "of an older release",
+                Some(kind) => kind,
+            };
+            kinds.entry(kind.to_owned()).or_default().add(bytes);
+            ages.entry(age_word(now - file.used).to_owned()).or_default().add(bytes);
+        }
+        let oldest = files.actions.iter().map(|file| file.used).min();
+        let history = fs::read_if_exists(&super::history::file(&self.home))?.unwrap_or_default();
+        Ok(Stats {
+            schema_version: told::SCHEMA_VERSION,
+            cache: self.root.clone(),
+            entries: files.actions.len(),
+            blobs: amount(&files.blobs),
+            bytes: files.bytes(),
+            kinds,
+            ages,
+            oldest_use_seconds: oldest.map(|used| u64::try_from((now - used) / 1_000_000_000).unwrap_or(0)),
+            unreferenced: amount(files.blobs.iter().filter(|b| !counted.contains(b.digest.as_str()))),
+            temporary: amount(&files.temporary),
+            foreign: files.foreign.clone(),
+            history: Amount {
+                count: super::history::History::open(&self.home).len(),
+                bytes: history.len() as u64,
+            },
+        })
+    }
+
+    /// Digests every file and looks for the outputs of every action; removes what is damaged.
+    pub fn verify(&self) -> anyhow::Result<Verdict> {
+        let files = self.files()?;
+        let remove = |file: &File, why: String| {
+            let removed = fs::remove_file(&file.path).map_err(|error| error.to_string());
+            Damage { path: file.path.clone(), why, removed }
+        };
+        let mut damaged: Vec<Damage> = files
+            .blobs
+            .par_iter()
+            .filter_map(|file| {
+                let why = match fs::read_if_exists(&file.path) {
+                    // It went meanwhile.
+                    Ok(None) => return None,
+                    Ok(Some(packed)) => match cache::unpack(&packed, &file.digest) {
+                        Some(_) => return None,
+                        None => "its bytes are not those of its digest".to_owned(),
+                    },
+                    Err(error) => error.to_string(),
+                };
+                Some(remove(file, why))
+            })
+            .collect();
+        for (file, action) in files.read_actions() {
+            let lost = match &action {
+                None if fs::entry(&file.path)? == fs::Entry::Absent => None,
+                None => Some("it is no record of a finished job".to_owned()),
+                Some(action) => action
+                    .outputs
+                    .iter()
+                    .find(|blob| !cache::place(&self.root, "cas", &blob.sha256).is_file())
+                    .map(|blob| format!("the bytes {} that it made are not there", blob.sha256)),
+            };
+            damaged.extend(lost.map(|why| remove(file, why)));
+        }
+        Ok(Verdict {
+            schema_version: told::SCHEMA_VERSION,
+            cache: self.root.clone(),
+            entries: files.actions.len(),
+            blobs: amount(&files.blobs),
+            damaged,
+            foreign: files.foreign,
+        })
+    }
+
+    /// Evicts what is out of `bounds`: first what was not of use for too long, then by last use, of those of
+    /// the same hour the largest first, until the rest is small enough.
+    pub fn evict(&self, bounds: Bounds) -> anyhow::Result<Evicted> {
+        let mut files = self.files()?;
+        let alone = directory(&self.root)?
+            .then(|| fs::try_lock(&self.root.join(cache::LOCK)))
+            .transpose()
+            .ok()
+            .flatten()
+            .flatten();
+        let now = now();
+        let mut done = Removal { now, spare: alone.is_none(), ..Removal::default() };
+        let mut leftovers = Amount::default();
+        for file in &files.temporary {
+            if now - file.used > nanoseconds(LEFTOVER) && done.remove(file) {
+                leftovers.add(file.size);
+            }
+        }
+        let (mut old, mut large) = (Amount::default(), Amount::default());
+        let mut left = files.bytes() - leftovers.bytes;
+        for entry in files.entries() {
+            let too_old = bounds.age.is_some_and(|age| now - entry.used > nanoseconds(age));
+            if !too_old && bounds.size.is_none_or(|size| left <= size) {
+                continue;
+            }
+            if let Some(bytes) = done.evict(&entry) {
+                left -= bytes;
+                if too_old { old.add(bytes) } else { large.add(bytes) }
+            }
+        }
+        let removed = std::mem::take(&mut done.removed);
+        for list in [&mut files.actions, &mut files.blobs, &mut files.temporary] {
+            list.retain(|file| !removed.contains(&file.path));
+        }
+        Ok(Evicted {
+            schema_version: told::SCHEMA_VERSION,
+            cache: self.root.clone(),
+            old,
+            large,
+            leftovers,
+            kept: amount([&files.actions, &files.blobs, &files.temporary].into_iter().flatten()),
+            spared: done.spared,
+            stuck: done.stuck,
+        })
+    }
+
+    /// Removes all finished work. Refuses a directory that holds anything which no nattenc put there.
+    pub fn clear(&self) -> anyhow::Result<Cleared> {
+        let files = self.files()?;
+        if let Some(foreign) = files.foreign.first() {
+            return Err(Failure::config(format!(
+                "{}: is no cache of nattenc's alone: {} is not its own; nothing was removed",
+                self.root.display(),
+                foreign.display()
+            ))
+            .hint("check NATTENC_HOME, or move that away")
+            .into());
+        }
+        let mut done = Removal::default();
+        let mut all = Amount::default();
+        for file in files.actions.iter().chain(&files.blobs).chain(&files.temporary) {
+            if done.remove(file) {
+                all.add(file.size);
+            }
+        }
+        for kind in ["ac", "cas"].map(|kind| self.root.join(kind)) {
+            if directory(&kind)? {
+                fs::list(&kind)?.iter().for_each(|dir| fs::remove_empty_dir(dir));
+                fs::remove_empty_dir(&kind);
+            }
+        }
+        Ok(Cleared {
+            schema_version: told::SCHEMA_VERSION,
+            cache: self.root.clone(),
+            removed: all,
+            stuck: done.stuck,
+        })
+    }
+}
+
+/// How long ago, in words that sort by age.
+fn age_word(age: i128) -> &'static str {
+    const DAY: i128 = 24 * 3_600_000_000_000;
+    match age / DAY {
+        ..1 => "0 to 1 days",
+        1..7 => "1 to 7 days",
+        7..30 => "7 to 30 days",
+        _ => "over 30 days",
+    }
+}
+
+/// What an eviction has done so far.
+#[derive(Default)]
+struct Removal {
+    now: i128,
+    /// Whether builds run, so that what was just of use stays.
+    spare: bool,
+    removed: BTreeSet<PathBuf>,
+    spared: usize,
+    stuck: Option<(usize, String)>,
+}
+
+impl Removal {
+    fn remove(&mut self, file: &File) -> bool {
+        match fs::remove_file(&file.path) {
+            Ok(()) => {
+                self.removed.insert(file.path.clone());
+                true
+            }
+            Err(error) => {
+                self.stuck.get_or_insert_with(|| (0, error.to_string())).0 += 1;
+                false
+            }
+        }
+    }
+
+    /// Removes an entry unless it was of use since it was listed, or a moment ago while builds run. Says how
+    /// many bytes that frees.
+    fn evict(&mut self, entry: &Entry<'_>) -> Option<u64> {
+        let files: Vec<&File> = entry.action.into_iter().chain(entry.blobs.iter().copied()).collect();
+        let used_since = |file: &&File| {
+            fs::stamp_if_exists(&file.path).ok().flatten().is_some_and(|s| s.mtime > file.used)
+        };
+        let just_now = self.spare && files.iter().any(|file| self.now - file.used < nanoseconds(GRACE));
+        if just_now || files.iter().any(used_since) {
+            self.spared += 1;
+            return None;
+        }
+        let bytes = files.iter().map(|file| if self.remove(file) { file.size } else { 0 }).sum();
+        Some(bytes).filter(|bytes| *bytes > 0)
+    }
+}

@@ -1,0 +1,243 @@
+//! What goes, what stays, what is told, on caches of a few small files.
+
+use super::*;
+use crate::execute::cache::{Blob, Cache, Key};
+use crate::failure::{Class, class};
+
+struct Bench {
+    home: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Bench { home: tempfile::tempdir().unwrap() }
+    }
+
+    fn upkeep(&self) -> Upkeep {
+        Upkeep::new(self.home.path())
+    }
+
+    fn at(&self, kind: &str, digest: &str) -> PathBuf {
+        cache::place(&self.home.path().join("cache"), kind, digest)
+    }
+
+    /// A finished job that made `bytes`, last of use `hours` ago. Returns its key and its output.
+    fn entry(&self, kind: &str, bytes: &[u8], hours: u64) -> (String, Blob) {
+        let cache = Cache::new(self.home.path(), &self.home.path().join("instead"));
+        let blob = cache.put(bytes).unwrap();
+        let mut key = Key::new(kind);
+        key.add("in", &blob.sha256);
+        let key = key.finish();
+        let action = Action {
+            kind: kind.to_owned(),
+            outputs: vec![blob.clone()],
+            headers: vec![],
+            cpu: 1.0,
+            wall: 1.0,
+            peak_memory: 1,
+        };
+        cache.put_action(&key, &action).unwrap();
+        for path in [self.at("ac", &key), self.at("cas", &blob.sha256)] {
+            fs::set_modified(&path, SystemTime::now() - Duration::from_secs(hours * 3600 + 60)).unwrap();
+        }
+        (key, blob)
+    }
+
+    fn there(&self, key: &str) -> bool {
+        self.at("ac", key).exists()
+    }
+}
+
+/// Bytes that do not pack.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    })
+    .take(length)
+    .collect()
+}
+
+#[test]
+fn oldest_go_first_and_of_those_of_one_hour_the_largest() {
+    let bench = Bench::new();
+    let (old, _) = bench.entry("cicc", &noise(1, 100), 50);
+    let (large, _) = bench.entry("preprocess", &noise(2, 9000), 5);
+    let (small, _) = bench.entry("ptxas", &noise(3, 100), 5);
+    let (new, _) = bench.entry("host", &noise(4, 9000), 1);
+    let size = bench.upkeep().stats().unwrap().bytes;
+    let upkeep = bench.upkeep();
+    let there = || [&old, &large, &small, &new].map(|key| bench.there(key));
+
+    let evicted = upkeep.evict(Bounds { size: Some(size), age: None }).unwrap();
+    assert!(!evicted.is_notable() && there() == [true; 4]);
+    let evicted = upkeep.evict(Bounds { size: Some(size - 1), age: None }).unwrap();
+    assert_eq!((evicted.large.count, evicted.old.count, there()), (1, 0, [false, true, true, true]));
+    let evicted = upkeep.evict(Bounds { size: Some(12_000), age: None }).unwrap();
+    assert_eq!((evicted.large.count, there()), (1, [false, false, true, true]));
+    assert_eq!(evicted.kept.bytes, upkeep.stats().unwrap().bytes);
+    assert!(evicted.kept.bytes <= 12_000);
+    let evicted = upkeep.evict(Bounds { size: None, age: Some(Duration::from_secs(2 * 3600)) }).unwrap();
+    assert_eq!((evicted.old.count, there()), (1, [false, false, false, true]));
+    let evicted = upkeep.evict(Bounds { size: Some(0), age: None }).unwrap();
+    assert_eq!((evicted.large.count, evicted.kept, there()), (1, Amount::default(), [false; 4]));
+    assert!(evicted.text().contains("1 finished jobs evicted"), "{}", evicted.text());
+}
+
+#[test]
+fn hit_makes_an_entry_young_again() {
+    let bench = Bench::new();
+    let (used, blob) = bench.entry("cicc", b"used", 50);
+    let (unused, _) = bench.entry("cicc", b"unused", 40);
+    let cache = Cache::new(bench.home.path(), bench.home.path());
+    assert_eq!(cache.action(&used).unwrap().outputs, [blob]);
+    drop(cache);
+    bench.upkeep().evict(Bounds { size: None, age: Some(Duration::from_secs(3600)) }).unwrap();
+    assert!(bench.there(&used) && !bench.there(&unused));
+    assert_eq!(bench.upkeep().stats().unwrap().blobs.count, 1);
+}
+
+#[test]
+fn bytes_that_two_jobs_made_go_with_the_last_of_them() {
+    let bench = Bench::new();
+    let (old, blob) = bench.entry("cicc", b"same", 50);
+    let (new, _) = bench.entry("ptxas", b"same", 1);
+    bench.upkeep().evict(Bounds { size: None, age: Some(Duration::from_secs(3600 * 10)) }).unwrap();
+    assert!(!bench.there(&old) && bench.there(&new) && bench.at("cas", &blob.sha256).exists());
+}
+
+#[test]
+fn while_builds_run_what_was_of_use_a_moment_ago_stays() {
+    let bench = Bench::new();
+    let (old, _) = bench.entry("cicc", b"old", 3);
+    let (fresh, _) = bench.entry("cicc", b"fresh", 0);
+    let building = Cache::new(bench.home.path(), bench.home.path());
+    let nothing = Bounds { size: Some(0), age: None };
+    let evicted = bench.upkeep().evict(nothing).unwrap();
+    assert_eq!((bench.there(&old), bench.there(&fresh), evicted.spared), (false, true, 1));
+    assert!(evicted.text().contains("1 kept that are of use to running builds"));
+    drop(building);
+    bench.upkeep().evict(nothing).unwrap();
+    assert!(!bench.there(&fresh));
+}
+
+#[test]
+fn leftovers_of_killed_builds_go_once_they_are_a_day_old() {
+    let bench = Bench::new();
+    let (_, blob) = bench.entry("cicc", b"x", 0);
+    let dir = bench.at("cas", &blob.sha256).parent().unwrap().to_path_buf();
+    for (name, hours) in [(".tmp-old", 30), (".tmp-new", 1)] {
+        fs::write(&dir.join(name), b"half").unwrap();
+        fs::set_modified(&dir.join(name), SystemTime::now() - Duration::from_secs(hours * 3600)).unwrap();
+    }
+    assert_eq!(bench.upkeep().stats().unwrap().temporary.count, 2);
+    let evicted = bench.upkeep().evict(Bounds { size: Some(1 << 30), age: None }).unwrap();
+    assert_eq!(evicted.leftovers, Amount { count: 1, bytes: 4 });
+    assert!(dir.join(".tmp-new").exists() && !dir.join(".tmp-old").exists());
+}
+
+#[test]
+fn stats_count_kinds_ages_and_what_is_left_over() {
+    let bench = Bench::new();
+    bench.entry("cicc", &noise(1, 100), 0);
+    bench.entry("cicc", &noise(2, 100), 48);
+    let (key, blob) = bench.entry("ptxas", &noise(3, 100), 24 * 40);
+    let stats = bench.upkeep().stats().unwrap();
+    assert_eq!((stats.entries, stats.blobs.count, stats.kinds["cicc"].count), (3, 3, 2));
+    let ages: Vec<(&str, usize)> = stats.ages.iter().map(|(age, a)| (age.as_str(), a.count)).collect();
+    assert_eq!(ages, [("0 to 1 days", 1), ("1 to 7 days", 1), ("over 30 days", 1)]);
+    assert_eq!(stats.unreferenced, Amount::default());
+    fs::remove_file(&bench.at("ac", &key)).unwrap();
+    let stats = bench.upkeep().stats().unwrap();
+    assert_eq!(stats.unreferenced.count, 1);
+    assert!(stats.text().contains("no finished job refers to: 1,"), "{}", stats.text());
+    bench.upkeep().evict(Bounds { size: None, age: Some(Duration::from_secs(3600 * 24 * 7)) }).unwrap();
+    assert!(!bench.at("cas", &blob.sha256).exists());
+}
+
+#[test]
+fn damage_of_every_kind_is_found_removed_and_told() {
+    let bench = Bench::new();
+    let (_, whole) = bench.entry("cicc", b"whole", 1);
+    let (damaged_key, damaged) = bench.entry("cicc", b"damaged", 1);
+    let (lost_key, lost) = bench.entry("ptxas", b"lost", 1);
+    let (garbage, _) = bench.entry("host", b"fine", 1);
+    let upkeep = bench.upkeep();
+    assert!(upkeep.verify().unwrap().failure().is_none());
+    // Whole by itself, but not the bytes of this name.
+    fs::copy(&bench.at("cas", &whole.sha256), &bench.at("cas", &damaged.sha256)).unwrap();
+    fs::remove_file(&bench.at("cas", &lost.sha256)).unwrap();
+    fs::write(&bench.at("ac", &garbage), b"{").unwrap();
+    let verdict = upkeep.verify().unwrap();
+    let found: BTreeSet<&Path> = verdict.damaged.iter().map(|d| d.path.as_path()).collect();
+    let expected = [
+        bench.at("cas", &damaged.sha256),
+        bench.at("ac", &damaged_key),
+        bench.at("ac", &lost_key),
+        bench.at("ac", &garbage),
+    ];
+    assert_eq!(found, expected.iter().map(PathBuf::as_path).collect());
+    assert!(expected.iter().all(|path| !path.exists()));
+    assert_eq!(verdict.failure().unwrap().class, Class::Integrity);
+    let again = upkeep.verify().unwrap();
+    assert!(again.failure().is_none(), "{}", again.text());
+}
+
+#[test]
+fn places_that_hold_no_cache_are_told_apart_and_left_alone() {
+    let bench = Bench::new();
+    let root = bench.home.path().join("cache");
+    let upkeep = bench.upkeep();
+    // None at all is an empty one.
+    assert_eq!(upkeep.stats().unwrap().entries, 0);
+    assert!(upkeep.clear().unwrap().text().contains("nothing to remove"));
+    assert!(!upkeep.evict(Bounds { size: Some(0), age: None }).unwrap().is_notable());
+    let all = || {
+        [
+            upkeep.stats().err(),
+            upkeep.verify().err(),
+            upkeep.clear().err(),
+            upkeep.evict(Bounds::default()).err(),
+        ]
+    };
+    let refused = |part: &str| {
+        for error in all() {
+            let error = error.unwrap();
+            assert_eq!(class(&error), Class::Config);
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    };
+    fs::write(&root, b"precious").unwrap();
+    refused("cache: is a file");
+    assert_eq!(fs::read(&root).unwrap(), b"precious");
+    fs::remove_file(&root).unwrap();
+    fs::symlink(Path::new("/nowhere/at/all"), &root).unwrap();
+    refused("leads to no directory");
+    fs::remove_file(&root).unwrap();
+    bench.entry("cicc", b"x", 1);
+    fs::write(&root.join("cas/zz"), b"").unwrap();
+    fs::remove_dir(&root.join("ac")).unwrap();
+    fs::write(&root.join("ac"), b"").unwrap();
+    refused("ac: is a file");
+}
+
+#[test]
+fn clear_takes_all_or_refuses() {
+    let bench = Bench::new();
+    let (key, blob) = bench.entry("cicc", b"x", 0);
+    let (upkeep, root) = (bench.upkeep(), bench.home.path().join("cache"));
+    for foreign in ["notes.txt", "ac/notes.txt", "cas/ab/notes.txt"] {
+        fs::write(&root.join(foreign), b"precious").unwrap();
+        let error = upkeep.clear().unwrap_err();
+        assert!(error.to_string().contains("notes.txt"), "{error}");
+        assert_eq!(upkeep.stats().unwrap().foreign, [root.join(foreign)]);
+        upkeep.evict(Bounds { size: Some(1 << 30), age: None }).unwrap();
+        assert!(bench.there(&key) && bench.at("cas", &blob.sha256).exists());
+        fs::remove_file(&root.join(foreign)).unwrap();
+    }
+    fs::write(&bench.home.path().join("history.json"), b"{}").unwrap();
+    assert_eq!(upkeep.clear().unwrap().removed.count, 2);
+    assert_eq!(fs::list(&root).unwrap(), [root.join("lock")]);
+    assert!(bench.home.path().join("history.json").exists());
+}
