@@ -313,6 +313,74 @@ fn cache_that_cannot_be_written_costs_warnings_and_no_build() {
     run.check(0, &[]);
 }
 
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use"]
+fn build_that_a_deadline_ends_goes_on_and_makes_the_same_artifact() {
+    let (whole, late) = (project(), project());
+    whole.run(&small(&[])).check(0, &[]);
+    late.run(&small(&["--deadline", "5s", "-j", "1"]))
+        .check(9, &["jobs are done and kept", "predicted to take"]);
+    assert!(!late.path("dist/cu130").exists());
+    let done = json(&late.run(&["cache", "stats", "--json"]).stdout)["entries"].as_u64().unwrap();
+    let resumed = late.run(&small(&["--json", "--deadline", "60m", "--cache-size", "0M"]));
+    resumed.check(0, &["finished jobs evicted", "all together too large"]);
+    // The probe and nvcc's dry run are no jobs of the graph.
+    assert!(json(&resumed.stdout)["cached"].as_u64().unwrap() + 2 >= done, "{done}: {}", resumed.stdout);
+    assert!(artifact(&late.path("dist/cu130")) == artifact(&whole.path("dist/cu130")));
+    assert_eq!(json(&late.run(&["cache", "stats", "--json"]).stdout)["entries"], 0);
+    late.run(&small(&[])).check(0, &["unchanged"]);
+}
+
+/// The fetched toolkit as an installed one, whose ptxas does `what` where a unit is compiled.
+fn toolkit_with_ptxas(project: &Project, what: &str) -> String {
+    let version = |ptxas: &Path| {
+        let output = std::process::Command::new(ptxas).arg("--version").output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let fetched = walkdir::WalkDir::new(store().join("trees"))
+        .sort_by_file_name()
+        .into_iter()
+        .map(|entry| entry.unwrap().into_path())
+        .find(|path| path.ends_with("bin/ptxas") && version(path).contains("release 13.0"))
+        .expect("the toolkit that a test before this one fetched");
+    let at = project.path("toolkit");
+    let home = fetched.parent().unwrap().parent().unwrap();
+    assert!(std::process::Command::new("cp").arg("-rL").args([home, &at]).status().unwrap().success());
+    let ptxas = at.join("bin/ptxas");
+    std::fs::rename(&ptxas, at.join("bin/ptxas.real")).unwrap();
+    let banner: String = version(&fetched).lines().map(|line| format!("# {line}\n")).collect();
+    let script = format!(
+        "#!/bin/sh\n{banner}case $PWD in */scratch/compute_delta*) {what};; esac\n\
+         exec \"$(dirname \"$0\")/ptxas.real\" \"$@\"\n"
+    );
+    project.write("toolkit/bin/ptxas", &script);
+    std::fs::set_permissions(&ptxas, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    at.display().to_string()
+}
+
+#[test]
+#[ignore = "needs a toolkit: fetches one on first use; copies it"]
+fn assembler_that_crashes_or_hangs_is_told_from_one_that_finds_errors() {
+    let project = project();
+    project.run(&small(&["--deadline", "0s"])).check(9, &[]);
+    let toolkit = toolkit_with_ptxas(&project, "kill -SEGV $$");
+    let run = project.run(&small(&["--toolkit", &toolkit]));
+    run.check(4, &["it runs again, alone", "ptxas failed (killed by signal 11, SIGSEGV)"]);
+    // The script runs the real one where its directory is no scratch directory of a build.
+    let script = run.stderr.lines().find_map(|line| line.trim().strip_prefix("next step:  run ")).unwrap();
+    let script = script.split(',').next().unwrap();
+    assert!(script.ends_with("ptxas.sh"), "{script}");
+    assert!(std::process::Command::new(script).current_dir("/").status().unwrap().success());
+
+    std::fs::remove_dir_all(project.path("toolkit")).unwrap();
+    let toolkit = toolkit_with_ptxas(&project, "sleep 600");
+    let run = project.run(&small(&["--toolkit", &toolkit, "--unit-timeout", "45s"]));
+    run.check(
+        4,
+        &["ptxas hung (ended by nattenc after 45.0 s: --unit-timeout)", "core/compute_delta_000/sm_90"],
+    );
+}
+
 /// The sources' own CUTLASS in the store.
 fn own_cutlass(project: &Project) -> std::path::PathBuf {
     let natten =

@@ -5,8 +5,10 @@
 pub mod cache;
 pub mod depfile;
 pub mod eta;
+mod failures;
 pub mod history;
 pub mod process;
+mod reproducer;
 pub mod upkeep;
 mod work;
 
@@ -171,7 +173,8 @@ const REPAIRS: usize = 3;
 /// Runs every job of `graph` whose outputs are not in the cache. The first outputs of the jobs in `wanted`
 /// can be read from the cache afterwards.
 ///
-/// Fails with the class of the first failed job; with several failures the message counts them.
+/// Fails as the first job did whose compiler said why, else as the first that failed; what others said is told
+/// once, with how many units said it.
 pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limits) -> anyhow::Result<Built> {
     let count = graph.jobs().len();
     let mut users = vec![Vec::new(); count];
@@ -433,8 +436,12 @@ impl Coordinator<'_> {
         let next = self.ready().min_by(|a, b| self.eta.seconds(*a).total_cmp(&self.eta.seconds(*b)));
         if let Some(id) = next {
             let seconds = time(self.eta.seconds(id));
-            message +=
-                &format!("\n  the shortest that can start is {}, predicted to take {seconds}", self.name(id));
+            message.extend([
+                "\n  the shortest that can start is ",
+                &self.name(id),
+                ", predicted to take ",
+                &seconds,
+            ]);
         }
         Failure::new(Class::Deadline, message)
             .hint("run the same command again with a later --deadline: it goes on where it stopped")
@@ -621,22 +628,10 @@ impl Coordinator<'_> {
         Ok(Built { outputs: self.outputs, wanted, records, peak_memory })
     }
 
-    /// The first failure, with the others counted.
+    /// The failure that the run ends on.
     fn failure(&mut self) -> anyhow::Error {
-        use std::fmt::Write;
-        let others = self.failures.len() - 1;
         let blocked = self.states.iter().filter(|s| !matches!(s, State::Done | State::Failed)).count();
-        let first = self.failures.remove(0);
-        let Ok(mut failure) = first.downcast::<Failure>() else {
-            return anyhow::anyhow!("a job failed in a way that nattenc does not know");
-        };
-        if others > 0 {
-            let _ = write!(failure.message, "\n  {others} more jobs failed");
-        }
-        if blocked > 0 {
-            let _ = write!(failure.message, "\n  {blocked} jobs were not started");
-        }
-        failure.into()
+        failures::one_of(std::mem::take(&mut self.failures), blocked, &self.setting.logs)
     }
 }
 
@@ -733,7 +728,7 @@ mod tests {
                 logs: self.home.path().join(place).join("logs"),
                 cache: &cache,
                 trees: BTreeMap::new(),
-                tools: BTreeMap::from([("sh".to_owned(), "digest".to_owned())]),
+                tools: ["sh", "host"].map(|tool| (tool.to_owned(), "digest".to_owned())).into(),
                 env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
                 digests: &Plain,
                 reporter: &self.reporter,
@@ -1005,6 +1000,86 @@ mod tests {
             let warning = bench.reporter.warnings.lock().unwrap()[0].clone();
             assert!(warning.contains(&format!("signal {signal}")) && warning.contains("alone"), "{warning}");
         }
+    }
+
+    #[test]
+    fn crash_leaves_a_script_that_repeats_it_alone() {
+        let bench = Bench::new();
+        let mut graph = Graph::default();
+        let script = "echo again >>../tries; echo \"it's $(cat in) $HOME\" >&2; kill -11 $$";
+        graph.add(sh("core/unit/sm_90", script, vec![text("in", "input")], "out"));
+        let error = bench.run(&graph).err().unwrap();
+        let failure = error.downcast_ref::<Failure>().unwrap();
+        assert_eq!(failure.class, Class::Compile);
+        assert!(failure.message.contains("killed by signal 11, SIGSEGV"), "{}", failure.message);
+        let path = bench.home.path().join("a/logs/core/unit/sm_90.cicc.sh");
+        assert!(failure.hint.as_ref().unwrap().contains(&path.display().to_string()), "{failure:?}");
+        let tries = crate::fs::read_text(&bench.home.path().join("a/scratch/tries")).unwrap();
+        assert_eq!(tries, "again\nagain\n");
+        // From anywhere, with neither the build's directories nor the environment.
+        crate::fs::remove_dir(&bench.home.path().join("a/scratch")).unwrap();
+        let moved = bench.home.path().join("moved");
+        crate::fs::rename(&bench.home.path().join("a/logs/core/unit"), &moved).unwrap();
+        let env = BTreeMap::from([
+            ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
+            ("HOME".to_owned(), "somewhere".to_owned()),
+            ("TMPDIR".to_owned(), bench.home.path().display().to_string()),
+        ]);
+        let argv = vec![moved.join("sm_90.cicc.sh").display().to_string()];
+        let command = process::CommandLine { argv, env, cwd: "/".into() };
+        let finished = process::capture(&command).unwrap();
+        assert_eq!((finished.signal, finished.output.as_str()), (Some(11), "it's input \n"));
+    }
+
+    #[test]
+    fn compiler_that_its_driver_saw_die_is_told_from_one_that_found_an_error() {
+        for (said, class, tries) in [
+            ("g++: fatal error: Killed signal terminated program cc1plus", Class::Resource, 2),
+            ("g++: internal compiler error: Killed (program cc1plus)", Class::Resource, 2),
+            ("g++: fatal error: Segmentation fault signal terminated program cc1plus", Class::Compile, 2),
+            ("x.cu(1): error: Killed signal terminated program", Class::Compile, 1),
+        ] {
+            let bench = Bench::new();
+            let mut graph = Graph::default();
+            let script = format!("echo again >>../tries; echo '{said}' >&2; exit 1");
+            graph.add(Job { tool: "host".to_owned(), ..sh("core/unit", &script, vec![], "out") });
+            let error = bench.run(&graph).err().unwrap();
+            assert_eq!(crate::failure::class(&error), class, "{said}");
+            let told = crate::fs::read_text(&bench.home.path().join("a/scratch/tries")).unwrap();
+            assert_eq!(told.lines().count(), tries, "{said}");
+        }
+    }
+
+    #[test]
+    fn same_error_of_many_units_is_told_once_and_a_real_one_comes_first() {
+        let bench = Bench::new();
+        let mut graph = Graph::default();
+        let mut add = |label: &str, script: &str| {
+            graph.add(sh(label, script, vec![], &label.replace('/', "_")));
+        };
+        add("core/silent/sm_90", "exit 3");
+        for unit in 0..7 {
+            for gencode in ["sm_80", "sm_90"] {
+                add(&format!("core/fna_{unit}/{gencode}"), "echo 'x.h(7): error: no such thing'; exit 2");
+            }
+        }
+        add("core/other/sm_90", "echo 'y.h(1): error: something else'; exit 2");
+        let error = bench.run_in("a", &graph, 1, OnFailure::KeepGoing).err().unwrap();
+        let failure = error.downcast_ref::<Failure>().unwrap();
+        assert_eq!(failure.diagnostic.as_deref(), Some("x.h(7): error: no such thing"));
+        let lines: Vec<&str> = failure.message.lines().map(str::trim).collect();
+        assert_eq!(
+            lines,
+            [
+                "core/fna_0/sm_80: cicc failed (exit code 2)",
+                "the same in 7 units (core/fna_0, core/fna_1, core/fna_2, core/fna_3, core/fna_4 and 2 more)",
+                "also, in 1 units (core/silent): cicc failed (exit code 3)",
+                "also, in 1 units (core/other): y.h(1): error: something else",
+            ]
+        );
+        let block = crate::failure::block(&error);
+        let last: Vec<&str> = block.lines().rev().take(4).collect();
+        assert!(last.iter().any(|line| line.contains("error: no such thing")), "{block}");
     }
 
     #[test]

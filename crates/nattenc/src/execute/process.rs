@@ -51,8 +51,8 @@ pub struct Finished {
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// Whether it was ended because it ran for too long.
-    pub timed_out: bool,
+    /// The limit, where it was ended because it ran for longer.
+    pub timed_out: Option<Duration>,
     /// Standard output, then standard error as they came, lossily decoded. Separate in [`capture`].
     pub output: String,
     /// Standard output alone.
@@ -82,7 +82,7 @@ const OUTPUT_LIMIT: usize = 64 << 20;
 /// Fails with class toolchain where the program cannot be started or does not come to an end.
 pub fn capture(command: &CommandLine) -> anyhow::Result<Finished> {
     let finished = run(command, Some(ANSWER_TIME), None)?;
-    if finished.timed_out {
+    if finished.timed_out.is_some() {
         let program = command.argv.first().map_or("", String::as_str);
         let words: Vec<String> = command.argv.iter().map(|word| quote(word)).collect();
         return Err(Failure::toolchain(format!(
@@ -175,13 +175,13 @@ pub fn run(
     let out = drain(child.stdout.take());
     let err = reader.join().unwrap_or_default();
     let used = wait4::Wait4::wait4(&mut child)?;
-    let timed_out = watchdog.is_some_and(Watchdog::rest) && !used.status.success();
+    let late = watchdog.is_some_and(Watchdog::rest) && !used.status.success();
     let stdout = String::from_utf8_lossy(&out).into_owned();
     let output = stdout.clone() + &String::from_utf8_lossy(&err);
     Ok(Finished {
         code: used.status.code(),
         signal: used.status.signal(),
-        timed_out,
+        timed_out: limit.filter(|_| late),
         output,
         stdout,
         wall: begin.elapsed(),

@@ -2,7 +2,7 @@
 
 use super::cache::{Action, Blob};
 use super::process::{self, CommandLine, Finished, quote};
-use super::{Ended, Setting, depfile};
+use super::{Ended, Setting, depfile, reproducer};
 use crate::failure::{Class, Failure};
 use crate::fs;
 use crate::graph::{Graph, Job, JobId, Kind, Source, Tree};
@@ -61,14 +61,15 @@ pub(super) fn work(
         Ok(Some(lost)) => return (Ended::Lost(lost), 0),
         Ok(None) => {}
     }
-    let finished = match execute(task.id, job, &dir, setting, groups, limit) {
+    let command = command(job, &dir, setting);
+    let finished = match execute(task.id, &command, setting, groups, limit) {
         Ok(finished) => finished,
         Err(error) => return (Ended::Failed(error), 0),
     };
-    let ended = match collect(job, &dir, setting, logs, &finished) {
+    let ended = match collect(job, &command, setting, logs, &finished) {
         Ok(action) => Ended::Done(action),
-        Err(error) => match finished.signal {
-            Some(signal) if !finished.timed_out => {
+        Err(error) => match died_of(job, &finished) {
+            Some(signal) if finished.timed_out.is_none() => {
                 Ended::Died { signal, peak_memory: finished.peak_memory, error }
             }
             _ => Ended::Failed(error),
@@ -110,19 +111,21 @@ fn lay_out(task: &Task, job: &Job, dir: &Path, setting: &Setting<'_>) -> anyhow:
     Ok(None)
 }
 
-fn execute(
-    id: JobId,
-    job: &Job,
-    dir: &Path,
-    setting: &Setting<'_>,
-    groups: &Mutex<BTreeMap<JobId, i32>>,
-    limit: Option<Duration>,
-) -> anyhow::Result<Finished> {
+fn command(job: &Job, dir: &Path, setting: &Setting<'_>) -> CommandLine {
     let mut env = setting.env.clone();
     env.insert("TMPDIR".to_owned(), dir.display().to_string());
     let mut argv = vec![job.program.clone()];
     argv.extend(job.args.iter().cloned());
-    let command = CommandLine { argv, env, cwd: dir.to_path_buf() };
+    CommandLine { argv, env, cwd: dir.to_path_buf() }
+}
+
+fn execute(
+    id: JobId,
+    command: &CommandLine,
+    setting: &Setting<'_>,
+    groups: &Mutex<BTreeMap<JobId, i32>>,
+    limit: Option<Duration>,
+) -> anyhow::Result<Finished> {
     let track = |pid: i32| {
         if let Ok(mut groups) = groups.lock() {
             groups.insert(id, pid);
@@ -132,7 +135,7 @@ fn execute(
             process::end_group(pid);
         }
     };
-    let finished = process::run(&command, limit, Some(&track));
+    let finished = process::run(command, limit, Some(&track));
     if let Ok(mut groups) = groups.lock() {
         groups.remove(&id);
     }
@@ -141,11 +144,12 @@ fn execute(
 
 fn collect(
     job: &Job,
-    dir: &Path,
+    command: &CommandLine,
     setting: &Setting<'_>,
     logs: &Logs,
     finished: &Finished,
 ) -> anyhow::Result<Action> {
+    let dir = &command.cwd;
     let mut line = format!("$ cd {} && {}", quote(&dir.display().to_string()), quote(&job.program));
     for arg in &job.args {
         line += " ";
@@ -163,7 +167,10 @@ fn collect(
     );
     let log = logs.append(job, &text)?;
     if !finished.success() {
-        return Err(failure(job, finished, &log).into());
+        let interrupted = setting.signal.load(std::sync::atomic::Ordering::SeqCst) != 0;
+        let crashed = died_of(job, finished).is_some_and(|signal| signal != SIGKILL) && !interrupted;
+        let script = crashed.then(|| reproducer::write(job, command, &how_it_ended(finished), setting));
+        return Err(failure(job, finished, &log, script).into());
     }
     let mut outputs = Vec::with_capacity(job.outputs.len());
     for name in &job.outputs {
@@ -230,12 +237,12 @@ fn class(kind: Kind) -> Class {
 }
 
 fn how_it_ended(finished: &Finished) -> String {
-    if finished.timed_out {
-        return format!("ended by nattenc after {}: --unit-timeout", duration(finished.wall));
+    if let Some(limit) = finished.timed_out {
+        return format!("ended by nattenc after {}: --unit-timeout", duration(limit));
     }
     match (finished.code, finished.signal) {
         (Some(code), _) => format!("exit code {code}"),
-        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, Some(signal)) => format!("killed by signal {signal}{}", signal_name(signal)),
         (None, None) => "ended".to_owned(),
     }
 }
@@ -243,18 +250,54 @@ fn how_it_ended(finished: &Finished) -> String {
 /// SIGKILL, which nothing but the kernel's memory killer (or a person) sends to a compiler.
 pub(super) const SIGKILL: i32 = 9;
 
-fn failure(job: &Job, finished: &Finished, log: &Path) -> Failure {
+/// What drivers call the signals that end compilers: theirs are not those of the driver itself.
+const SIGNALS: &[(i32, &str, &str)] = &[
+    (4, "SIGILL", "Illegal instruction"),
+    (6, "SIGABRT", "Aborted"),
+    (7, "SIGBUS", "Bus error"),
+    (8, "SIGFPE", "Floating point exception"),
+    (SIGKILL, "SIGKILL", "Killed"),
+    (11, "SIGSEGV", "Segmentation fault"),
+];
+
+fn signal_name(signal: i32) -> String {
+    SIGNALS
+        .iter()
+        .find(|(number, ..)| *number == signal)
+        .map_or(String::new(), |(_, name, _)| format!(", {name}"))
+}
+
+/// The signal that ended the compiler: of the process itself, or of the one that it drove and tells of.
+fn died_of(job: &Job, finished: &Finished) -> Option<i32> {
+    if finished.signal.is_some() || finished.success() || !matches!(job.tool.as_str(), "host" | "link") {
+        return finished.signal;
+    }
+    let told = |line: &str, what: &str| {
+        line.contains(&format!("fatal error: {what} signal terminated program"))
+            || line.contains(&format!("internal compiler error: {what} (program "))
+    };
+    let mut lines = finished.output.lines();
+    lines.find_map(|line| SIGNALS.iter().find(|(.., what)| told(line, what)).map(|(signal, ..)| *signal))
+}
+
+fn failure(job: &Job, finished: &Finished, log: &Path, script: Option<anyhow::Result<PathBuf>>) -> Failure {
     let kind = job.kind.word();
-    let killed = finished.signal == Some(SIGKILL);
+    let killed = died_of(job, finished) == Some(SIGKILL);
     let diagnostic = first_diagnostic(&finished.output);
-    let verb = if finished.timed_out { "hung" } else { "failed" };
-    let message = format!("{}: {kind} {verb} ({})", job.label, how_it_ended(finished));
-    let (class, hint) = if finished.timed_out {
+    let verb = if finished.timed_out.is_some() { "hung" } else { "failed" };
+    let mut message = format!("{}: {kind} {verb} ({})", job.label, how_it_ended(finished));
+    if let Some(Err(error)) = &script {
+        message.extend(["\n  no script could be written that repeats it: ", &error.to_string()]);
+    }
+    let (class, hint) = if finished.timed_out.is_some() {
         let log = log.display();
         (
             class(job.kind),
             format!("if it is only slow, give it more time (--unit-timeout); else run the command in {log}"),
         )
+    } else if let Some(Ok(script)) = &script {
+        let hint = "which repeats the crash without nattenc, and send it with what lies beside it to the compiler's makers";
+        (class(job.kind), format!("run {}, {hint}", script.display()))
     } else if killed {
         let peak = finished.peak_memory >> 20;
         (
@@ -271,9 +314,12 @@ fn failure(job: &Job, finished: &Finished, log: &Path) -> Failure {
     } else {
         (class(job.kind), format!("read {}; the command in it can be pasted", log.display()))
     };
-    let diagnostic = diagnostic.unwrap_or_else(|| "none: the tool printed no error".to_owned());
+    let diagnostic = diagnostic.unwrap_or_else(|| NO_DIAGNOSTIC.to_owned());
     Failure::new(class, message).unit(&job.label).diagnostic(diagnostic).log(log).hint(hint)
 }
+
+/// Stands for the diagnostic of a tool that printed none.
+pub(super) const NO_DIAGNOSTIC: &str = "none: the tool printed no error";
 
 /// The first line that says what is wrong: an error if there is one, else the first line at all.
 pub fn first_diagnostic(output: &str) -> Option<String> {
