@@ -410,6 +410,7 @@ fn cache_commands_tell_what_they_did_and_fail_by_class() {
     project.write(&format!("home/cache/cas/2c/{digest}"), "not packed, and not hello");
     let gc = json(&project.run(&["cache", "gc", "--max-size", "1G", "--max-age", "30d", "--json"]));
     assert_eq!((&gc["kept"]["count"], &gc["large"]["count"]), (&1.into(), &0.into()));
+    assert!(gc["stuck"].is_null() && gc["spared"] == 0, "{gc}");
     let run = project.run(&["cache", "verify"]);
     run.check(8, &["1 files are damaged; they were removed", "integrity"]);
     assert!(run.stdout.contains(digest), "{}", run.stdout);

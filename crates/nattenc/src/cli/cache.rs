@@ -14,7 +14,12 @@ The cache lies in the store, NATTENC_HOME, and is shared by all checkouts. All o
 builds run: a build that misses something runs its job again. Downloads (NATTENC_HOME/blobs, trees) are not
 part of it.
 
-JSON: schema_version (1), cache, and what is told. Fields may be added.
+JSON: schema_version (1), cache (the directory), and, each amount with count and bytes,
+  stats: entries, blobs, bytes, kinds, ages, oldest_use_seconds, unreferenced, temporary, foreign, history
+  gc: old, large, leftovers, kept, spared, stuck (count, first)
+  verify: entries, blobs, damaged (path, why, stuck), foreign
+  clear: removed, stuck
+Fields may be added.
 
 Examples:
   nattenc cache stats

@@ -9,7 +9,7 @@
 mod tests;
 mod told;
 
-pub use told::{Amount, Cleared, Damage, Evicted, Stats, Verdict};
+pub use told::{Amount, Cleared, Damage, Evicted, Stats, Stuck, Verdict};
 
 use super::cache::{self, Action};
 use crate::failure::Failure;
@@ -253,8 +253,8 @@ impl Upkeep {
     pub fn verify(&self) -> anyhow::Result<Verdict> {
         let files = self.files()?;
         let remove = |file: &File, why: String| {
-            let removed = fs::remove_file(&file.path).map_err(|error| error.to_string());
-            Damage { path: file.path.clone(), why, removed }
+            let stuck = fs::remove_file(&file.path).err().map(|error| error.to_string());
+            Damage { path: file.path.clone(), why, stuck }
         };
         let mut damaged: Vec<Damage> = files
             .blobs
@@ -298,14 +298,11 @@ impl Upkeep {
     /// the same hour the largest first, until the rest is small enough.
     pub fn evict(&self, bounds: Bounds) -> anyhow::Result<Evicted> {
         let mut files = self.files()?;
-        let alone = directory(&self.root)?
-            .then(|| fs::try_lock(&self.root.join(cache::LOCK)))
-            .transpose()
-            .ok()
-            .flatten()
-            .flatten();
+        // Where there is no lock to be had, in a cache that cannot be written, no build holds a share of it.
+        let lock = directory(&self.root)?.then(|| fs::try_lock(&self.root.join(cache::LOCK)));
+        let building = matches!(lock, Some(Ok(None)));
         let now = now();
-        let mut done = Removal { now, spare: alone.is_none(), ..Removal::default() };
+        let mut done = Removal { now, spare: building, ..Removal::default() };
         let mut leftovers = Amount::default();
         for file in &files.temporary {
             if now - file.used > nanoseconds(LEFTOVER) && done.remove(file) {
@@ -393,7 +390,7 @@ struct Removal {
     spare: bool,
     removed: BTreeSet<PathBuf>,
     spared: usize,
-    stuck: Option<(usize, String)>,
+    stuck: Option<Stuck>,
 }
 
 impl Removal {
@@ -404,7 +401,8 @@ impl Removal {
                 true
             }
             Err(error) => {
-                self.stuck.get_or_insert_with(|| (0, error.to_string())).0 += 1;
+                let first = || Stuck { count: 0, first: error.to_string() };
+                self.stuck.get_or_insert_with(first).count += 1;
                 false
             }
         }

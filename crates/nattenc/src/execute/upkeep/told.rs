@@ -64,8 +64,9 @@ pub struct Damage {
     pub path: PathBuf,
     /// What is wrong with it.
     pub why: String,
-    /// Whether it is gone now; else why not.
-    pub removed: Result<(), String>,
+    /// Why it could not be removed; absent where it is gone now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<String>,
 }
 
 /// What `nattenc cache verify` says.
@@ -88,7 +89,7 @@ pub struct Verdict {
 impl Verdict {
     /// The failure that the damage is, if there is any.
     pub fn failure(&self) -> Option<Failure> {
-        let kept = self.damaged.iter().filter(|damage| damage.removed.is_err()).count();
+        let kept = self.damaged.iter().filter(|damage| damage.stuck.is_some()).count();
         if self.damaged.is_empty() {
             return None;
         }
@@ -120,8 +121,9 @@ pub struct Evicted {
     pub kept: Amount,
     /// Entries that would have gone, had they not been of use a moment ago while builds run.
     pub spared: usize,
-    /// Files that cannot be removed: how many, and why the first one not.
-    pub stuck: Option<(usize, String)>,
+    /// Files that cannot be removed, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<Stuck>,
 }
 
 impl Evicted {
@@ -145,8 +147,9 @@ pub struct Cleared {
     pub cache: PathBuf,
     /// Files that are gone.
     pub removed: Amount,
-    /// Files that cannot be removed: how many, and why the first one not.
-    pub stuck: Option<(usize, String)>,
+    /// Files that cannot be removed, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<Stuck>,
 }
 
 impl Cleared {
@@ -156,10 +159,19 @@ impl Cleared {
     }
 }
 
-fn stuck(cache: &Path, stuck: Option<&(usize, String)>) -> Option<Failure> {
-    let (count, why) = stuck?;
+/// Files that cannot be removed.
+#[derive(Debug, Serialize)]
+pub struct Stuck {
+    /// How many.
+    pub count: usize,
+    /// Why the first one cannot.
+    pub first: String,
+}
+
+fn stuck(cache: &Path, stuck: Option<&Stuck>) -> Option<Failure> {
+    let Stuck { count, first } = stuck?;
     Some(
-        Failure::config(format!("{}: {count} files cannot be removed, the first: {why}", cache.display()))
+        Failure::config(format!("{}: {count} files cannot be removed, the first: {first}", cache.display()))
             .hint("make the directory writable, or name another store with NATTENC_HOME"),
     )
 }
@@ -224,9 +236,9 @@ impl Verdict {
             self.damaged.len()
         );
         for damage in &self.damaged {
-            let end = match &damage.removed {
-                Ok(()) => "removed".to_owned(),
-                Err(why) => format!("not removed: {why}"),
+            let end = match &damage.stuck {
+                None => "removed".to_owned(),
+                Some(why) => format!("not removed: {why}"),
             };
             let _ = writeln!(text, "  {}: {}; {end}", damage.path.display(), damage.why);
         }
@@ -275,7 +287,7 @@ impl Cleared {
     /// As a person reads it.
     pub fn text(&self) -> String {
         match self.removed.count {
-            0 => format!("{}: nothing to remove", self.cache.display()),
+            0 if self.stuck.is_none() => format!("{}: nothing to remove", self.cache.display()),
             count => {
                 format!("{}: {count} files removed, {}", self.cache.display(), bytes(self.removed.bytes))
             }
