@@ -121,7 +121,10 @@ impl<'a> Session<'a> {
                 "{lock}: does not pin {}, and --locked forbids to add",
                 names.join(", ")
             ))
-            .hint("run `nattenc fetch` without --locked and commit the lock file")
+            .hint(match self.records {
+                true => "run `nattenc fetch` without --locked and commit the lock file",
+                false => "run the same without --locked: the lock pins build.toml's version alone",
+            })
             .into());
         }
         if self.options.offline {
@@ -129,7 +132,10 @@ impl<'a> Session<'a> {
                 "{lock}: does not pin {}, and --offline forbids to ask",
                 names.join(", ")
             ))
-            .hint("run `nattenc fetch` once where the network can be reached")
+            .hint(match self.records {
+                true => "run `nattenc fetch` once where the network can be reached",
+                false => "run the same without --offline: the lock pins build.toml's version alone",
+            })
             .into());
         }
         Ok(())

@@ -14,7 +14,7 @@ use crate::{catalog, fetch, fs};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use toml_edit::{DocumentMut, Value};
+use toml_edit::Document;
 
 /// What a bump came to, or would come to where the tables do not cover the new version.
 #[derive(Debug, Serialize)]
@@ -137,20 +137,15 @@ fn with_version(path: &Path, text: &str, version: &str) -> anyhow::Result<String
         Failure::config(format!("{}: cannot be edited: {why}", path.display()))
             .hint(format!("write natten = \"{version}\" into [upstream] by hand, then run the same again"))
     };
-    let mut document: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| cannot(e.to_string()))?;
-    let value = document
-        .get_mut("upstream")
-        .and_then(|upstream| upstream.get_mut("natten"))
-        .and_then(toml_edit::Item::as_value_mut)
-        .ok_or_else(|| cannot("no natten in [upstream]".to_owned()))?;
-    if value.as_str() == Some(version) {
+    let document = Document::parse(text).map_err(|error| cannot(error.to_string()))?;
+    let value = document.get("upstream").and_then(|upstream| upstream.get("natten"));
+    let place = value.and_then(toml_edit::Item::span);
+    let place = place.ok_or_else(|| cannot("no natten in [upstream]".to_owned()))?;
+    if value.and_then(toml_edit::Item::as_str) == Some(version) {
         return Ok(text.to_owned());
     }
-    // The comment behind a value belongs to it.
-    let decor = value.decor().clone();
-    *value = Value::from(version);
-    *value.decor_mut() = decor;
-    Ok(document.to_string())
+    // Only these bytes: comments, order and line ends are the user's.
+    Ok(format!("{}\"{version}\"{}", &text[..place.start], &text[place.end..]))
 }
 
 impl Bump {
@@ -196,7 +191,10 @@ impl Bump {
             self.upstream.new,
             self.oracle.differences.len()
         ))
-        .hint("edit templates/cuda/<family>/instances.toml and its template until `nattenc regen --oracle --natten VERSION` is equal")
+        .hint(format!(
+            "edit templates/cuda/<family>/instances.toml and its template until `nattenc regen --oracle --natten {}` is equal",
+            self.upstream.new
+        ))
         .into())
     }
 }
@@ -212,6 +210,9 @@ mod tests {
         assert_eq!(there, text.replace("0.21.7", "0.21.6"));
         assert_eq!(with_version(Path::new("build.toml"), &there, "0.21.7").unwrap(), text);
         assert_eq!(with_version(Path::new("build.toml"), text, "0.21.7").unwrap(), text);
+        let odd = "upstream.natten = '''0.21.7''' #x\r\nedition=1\r\n";
+        let there = with_version(Path::new("build.toml"), odd, "0.21.6").unwrap();
+        assert_eq!(there, "upstream.natten = \"0.21.6\" #x\r\nedition=1\r\n");
         for broken in ["[upstream]\n", "[upstream", "natten = \"1\""] {
             let error = with_version(Path::new("build.toml"), broken, "0.21.6").unwrap_err();
             assert!(error.to_string().contains("build.toml"), "{error}");

@@ -78,24 +78,14 @@ pub fn state(at: &Path, files: &Files) -> anyhow::Result<Option<State>> {
 /// Fails with class integrity where a file would be lost that was edited by hand or that nattenc did not
 /// write, unless `force`; with class configuration where the directory is not nattenc's at all.
 pub fn update<'a>(at: &'a Path, files: &'a Files, force: bool) -> anyhow::Result<Update<'a>> {
+    refuse_foreign(at)?;
     let lock = fs::try_lock(&beside(at, "lock"))?.ok_or_else(|| {
         Failure::new(Class::Locked, format!("{}: another nattenc renders into it", at.display()))
             .hint("wait for it to end, or give another --out")
     })?;
     recover(at)?;
     let there = walk(at)?;
-    let list = match list(at)? {
-        Some(list) => list,
-        None if there.is_empty() => BTreeMap::new(),
-        None => {
-            return Err(Failure::config(format!(
-                "{}: is there already, and nattenc did not make it",
-                at.display()
-            ))
-            .hint("move it away, or give another --out")
-            .into());
-        }
-    };
+    let list = list(at)?.unwrap_or_default();
     let mut changes = Changes::default();
     let mut carried = Vec::new();
     let mut at_stake = Vec::new();
@@ -131,6 +121,32 @@ pub fn update<'a>(at: &'a Path, files: &'a Files, force: bool) -> anyhow::Result
     changes.added = files.keys().filter(|path| !there.contains(*path)).cloned().collect();
     let stale_list = fs::read_if_exists(&at.join(LIST))?.as_deref() != Some(list_text(files).as_bytes());
     Ok(Update { at, files, changes, carried, stale_list, _lock: lock })
+}
+
+/// Where a directory that may be given through links, `.` and `..` is, so that others lie beside it.
+pub fn place(at: &Path) -> anyhow::Result<PathBuf> {
+    // A link that leads nowhere is there, and cannot be resolved.
+    if at.exists() || at.is_symlink() {
+        return fs::real_path(at);
+    }
+    Ok(at.to_path_buf())
+}
+
+/// Refuses what nattenc did not make, before a file is read or made for it.
+fn refuse_foreign(at: &Path) -> anyhow::Result<()> {
+    let foreign = match at.is_dir() {
+        true => list(at)?.is_none() && !fs::list(at)?.is_empty(),
+        false => at.exists(),
+    };
+    if foreign || at.file_name().is_none() {
+        return Err(Failure::config(format!(
+            "{}: is there already, and nattenc did not make it",
+            at.display()
+        ))
+        .hint("move it away, or give another --out")
+        .into());
+    }
+    Ok(())
 }
 
 impl Update<'_> {
@@ -330,6 +346,30 @@ mod tests {
         }
         assert_eq!(content(&at), [("precious".into(), "x".into())]);
         assert_eq!(state(&at, &Files::new()).unwrap(), None);
+    }
+
+    #[test]
+    fn nothing_is_made_beside_what_is_refused() {
+        let (_root, at) = dir();
+        fs::write(&at, b"a file").unwrap();
+        assert_eq!(class(&write(&at, &[("a.cu", "1")], true).unwrap_err()), Class::Config);
+        assert_eq!(class(&write(Path::new("/"), &[("a.cu", "1")], true).unwrap_err()), Class::Config);
+        assert_eq!(fs::list(at.parent().unwrap()).unwrap(), [at]);
+    }
+
+    #[test]
+    fn links_are_followed_to_the_directory_itself() {
+        let (_root, at) = dir();
+        write(&at, &[("a.cu", "1")], false).unwrap();
+        let link = at.with_file_name("link");
+        fs::symlink(&at, &link).unwrap();
+        let real = fs::real_path(&at).unwrap();
+        assert_eq!(place(&link).unwrap(), real);
+        assert_eq!(place(&at.join("../autogen/.")).unwrap(), real);
+        fs::symlink(Path::new("nowhere"), &link).unwrap();
+        assert_eq!(class(&place(&link).unwrap_err()), Class::Config);
+        let new = at.with_file_name("new");
+        assert_eq!(place(&new).unwrap(), new);
     }
 
     #[test]

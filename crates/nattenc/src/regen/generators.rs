@@ -63,6 +63,11 @@ for node in ast.parse(open(sys.argv[1], encoding='utf-8').read()).body:
 
 fn splits(sources: &Path, python: &Path) -> anyhow::Result<BTreeMap<String, BTreeMap<String, usize>>> {
     let setup = sources.join("setup.py");
+    if !setup.is_file() {
+        return Err(Failure::config(format!("{}: is not there", shown(&setup)))
+            .hint("name the directory of an unpacked source archive of natten")
+            .into());
+    }
     let answer = run(python, &["-c", SPLITS, &shown(&setup)], sources)?;
     let policies: BTreeMap<String, BTreeMap<String, usize>> =
         serde_json::from_str(&answer).map_err(|error| {
@@ -104,8 +109,10 @@ fn run(python: &Path, arguments: &[&str], sources: &Path) -> anyhow::Result<Stri
     if finished.success() {
         return Ok(finished.stdout);
     }
-    let said = finished.output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
-    Err(Failure::integrity(format!("{}: {said}", arguments.first().copied().unwrap_or_default()))
+    let said =
+        finished.output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    let script = arguments.iter().find(|argument| argument.ends_with(".py")).copied().unwrap_or_default();
+    Err(Failure::integrity(format!("{script}: {} failed: {said}", shown(python)))
         .hint("run it by hand to see all of what it says; it needs python3 alone")
         .diagnostic(finished.output.clone())
         .into())
@@ -122,11 +129,11 @@ mod tests {
         let Some(python) = process::search("python3", &path) else { return };
         let dir = tempfile::tempdir().unwrap();
         let error = |dir: &Path| Generated::new(dir, &python).err().map(|e| format!("{e:#}")).unwrap();
-        assert!(error(dir.path()).contains("setup.py"));
+        assert!(error(dir.path()).contains("setup.py: is not there"));
         let setup = b"NUM_SPLITS = {'default': {'fna': 64, 'new-one': 2}}";
         fs::write(&dir.path().join("setup.py"), setup).unwrap();
         fs::write(&dir.path().join("scripts/autogen_fna.py"), b"raise SystemExit('no luck')").unwrap();
-        assert!(error(dir.path()).contains("autogen_fna.py: no luck"));
+        assert!(error(dir.path()).contains("failed: no luck"));
         fs::write(&dir.path().join("scripts/autogen_fna.py"), b"").unwrap();
         assert!(error(dir.path()).contains("no script generates new_one"));
     }

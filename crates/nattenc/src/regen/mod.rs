@@ -109,8 +109,8 @@ fn write_rendered(
     let wanted: Vec<(PathBuf, &Files)> = renderings
         .iter()
         .filter(|rendering| request.policies.contains(&rendering.policy))
-        .map(|rendering| (request.directory(rendering.policy), &rendering.files))
-        .collect();
+        .map(|rendering| Ok((directory::place(&request.directory(rendering.policy))?, &rendering.files)))
+        .collect::<anyhow::Result<_>>()?;
     let updates = wanted
         .iter()
         .map(|(at, files)| directory::update(at, files, request.force))
@@ -201,6 +201,9 @@ pub struct Verdict {
     pub up_to_date: bool,
     /// What is wrong with the record as a whole.
     pub record: Vec<String>,
+    /// The natten of the record and that of build.toml, where a bump was cut short.
+    #[serde(skip)]
+    bump: Option<[String; 2]>,
     /// Rendered files against the record.
     pub files: Drift,
     /// The public interface against the record.
@@ -230,6 +233,7 @@ pub fn check(root: &Path, natten: &str) -> anyhow::Result<Verdict> {
         schema_version: 1,
         up_to_date: false,
         record: Vec::new(),
+        bump: None,
         files: Drift::default(),
         interface: interface::Changes::default(),
         broken_without_a_new_version: Vec::new(),
@@ -240,6 +244,7 @@ pub fn check(root: &Path, natten: &str) -> anyhow::Result<Verdict> {
         Some(old) => {
             if old.natten != natten {
                 verdict.record.push(other_natten(&old, natten));
+                verdict.bump = Some([old.natten.clone(), natten.to_owned()]);
             }
             if old.package != now.package {
                 verdict.record.push(format!(
@@ -320,8 +325,20 @@ impl Verdict {
             self.differences(),
             record::FILE
         ))
-        .hint("if they are meant, run `nattenc regen` and commit autogen.lock")
+        .hint(self.next_step())
         .into())
+    }
+
+    fn next_step(&self) -> String {
+        if let Some([recorded, named]) = &self.bump {
+            return format!(
+                "`nattenc regen --upstream {recorded}` completes the change, `--upstream {named}` takes it back"
+            );
+        }
+        if self.directories.iter().any(|Checked { state, .. }| !state.edited.is_empty()) {
+            return "make the edits in templates/ instead, then `nattenc regen --force`, which loses those in build/autogen".to_owned();
+        }
+        "if they are meant, run `nattenc regen` and commit autogen.lock".to_owned()
     }
 }
 
@@ -386,6 +403,11 @@ mod tests {
         assert_eq!(class(&error), Class::Config);
         assert!(error.to_string().contains("0.21.7"), "{error}");
         assert!(snapshot(root) == before);
+        // As after a bump that was cut short.
+        let cut = check(root, "0.21.6").unwrap().next_step();
+        assert!(cut.starts_with("`nattenc regen --upstream 0.21.7` completes"), "{cut}");
+        let edited = check(root, "0.21.7").unwrap().next_step();
+        assert!(edited.contains("--force"), "{edited}");
         // An operation is gone without a new version.
         let lock = root.join(record::FILE);
         let text = fs::read_text(&lock).unwrap();
