@@ -54,7 +54,9 @@ def options():
 
 def plan(args, *more):
     command = [args.nattenc, "plan", "--variant", args.variant, "--section", "core", "--capability", CAPABILITIES, "--json"]
-    run = subprocess.run([*command, *more], cwd=ROOT, check=True, capture_output=True, text=True)
+    run = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True)
+    if run.returncode:
+        raise SystemExit(f"bench-plan.py: {' '.join(command)}:\n{run.stderr}")
     return {unit["name"]: unit for unit in json.loads(run.stdout)["units"]}
 
 
@@ -109,10 +111,22 @@ def measure(args, name):
 
 def main():
     args = options()
+    if not shutil.which(args.nattenc):
+        raise SystemExit(f"bench-plan.py: there is no program {args.nattenc}; name one with --nattenc")
+    for path in [*args.history, *([args.costs] if args.costs else [])]:
+        if not path.is_file():
+            raise SystemExit(f"bench-plan.py: there is no file {path}")
+    canonical, live = plan(args, "--no-prune"), plan(args)
+    unknown = [unit for unit in args.unit.split(",") if unit not in canonical]
+    if unknown:
+        raise SystemExit(f"bench-plan.py: no unit of the core section: {', '.join(unknown)}")
     if not args.history:
+        made = {*BUILDS, *(f"dist-{name}" for name in BUILDS), *(f"{name}.log" for name in BUILDS)}
+        others = [entry.name for entry in args.work.iterdir() if entry.name not in made] if args.work.exists() else []
+        if others:
+            raise SystemExit(f"bench-plan.py: {args.work} would be emptied, and holds {others[0]}; give another --work")
         shutil.rmtree(args.work, ignore_errors=True)
         args.work.mkdir(parents=True)
-    canonical, live = plan(args, "--no-prune"), plan(args)
     upstream = {}
     if args.costs:
         for row in csv.DictReader(open(args.costs)):

@@ -53,6 +53,22 @@ def figures(name, pairs):
     )
 
 
+def document(path):
+    """A JSON file that a user named."""
+    try:
+        return json.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"bench-predict.py: {path}: {error}")
+
+
+def plan_of(path):
+    """What `nattenc plan --json` wrote."""
+    found = document(path)
+    if not isinstance(found, dict) or not {"units", "prediction"} <= found.keys():
+        raise SystemExit(f"bench-predict.py: {path}: not what `nattenc plan --json` prints")
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", type=pathlib.Path)
@@ -60,7 +76,7 @@ def main():
     parser.add_argument("--json", action="store_true", help="print the rows as JSON instead")
     args = parser.parse_args()
 
-    plan, history = json.loads(args.plan.read_text()), json.loads(args.history.read_text())
+    plan, history = plan_of(args.plan), document(args.history)
     rows, units = [], []
     for unit, prediction in zip(plan["units"], plan["prediction"]["units"]):
         found = measured(history, unit, prediction)

@@ -6,6 +6,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=${1:-10}
+if [[ $# -gt 1 || ! $runs =~ ^[1-9][0-9]*$ ]]; then
+    sed -n '2,5s/^# //p' "$0"
+    [[ $* == -h || $* == --help ]] || { echo "bench-regen.sh: runs is a number of 1 or more" >&2; exit 2; }
+    exit 0
+fi
 
 cargo build --release --quiet -p nattenc
 nattenc=${CARGO_TARGET_DIR:-target}/release/nattenc

@@ -97,9 +97,9 @@ class Job:
 
 def jobs(plan, history, speed, tag):
     """(family, phase) -> jobs."""
-    costs = json.loads(pathlib.Path(history).read_text())
+    costs = document(history)
     found = {}
-    for unit in json.loads(pathlib.Path(plan).read_text())["units"]:
+    for unit in plan_of(plan)["units"]:
         family, label = unit["family"], f"{unit['section']}/{unit['name']}"
         starts = ranges(family)
         kernels = [(features(k, family), re.search(r"_sm(\d+)_", k)) for k in unit["kernels"]]
@@ -140,7 +140,7 @@ def jobs(plan, history, speed, tag):
 
 def totals(plan, file, families):
     """[(family, seconds, {phase: job})] of whole compiles for one capability."""
-    units = {u["name"]: u for u in json.loads(pathlib.Path(plan).read_text())["units"]}
+    units = {u["name"]: u for u in plan_of(plan)["units"]}
     found = []
     for row in csv.DictReader(pathlib.Path(file).read_text().splitlines()):
         part = re.search(r"(\w+)/source_(\d+)\.cu$", row["file"])
@@ -385,6 +385,22 @@ def rows(table, found, machine):
             yield from (f"{quantity} = {line}" for quantity, line in lines.items())
 
 
+def document(path):
+    """A JSON file that a user named."""
+    try:
+        return json.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"fit-costs.py: {path}: {error}")
+
+
+def plan_of(path):
+    """What `nattenc plan --json` wrote."""
+    found = document(path)
+    if not isinstance(found, dict) or not {"units", "prediction"} <= found.keys():
+        raise SystemExit(f"fit-costs.py: {path}: not what `nattenc plan --json` prints")
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", nargs=2, action="append", metavar=("PLAN", "HISTORY"), required=True)
@@ -399,7 +415,12 @@ def main():
         history, _, speed = history.partition("@")
         for key, measured in jobs(plan, history, float(speed or 1), tag).items():
             found.setdefault(key, []).extend(measured)
-    text = args.table.read_text()
+    if not found:
+        raise SystemExit("fit-costs.py: no history has a job of its plan; the table is as it was")
+    try:
+        text = args.table.read_text()
+    except OSError as error:
+        raise SystemExit(f"fit-costs.py: {args.table}: {error}")
     table = tomllib.loads(text)
     wholes = [whole for sample in args.totals for whole in totals(*sample)]
     print(f"{'':<18} {'':<10} {'':>5} {'':>5} " + " ".join(f"{q:>9} {'left out':>9}" for q in ("cpu", "memory", "bytes")))

@@ -16,6 +16,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -203,6 +204,11 @@ def main():
         if family not in index or not number.isdigit():
             raise SystemExit(f"--unit {text}: write FAMILY=INDEX, with one of {', '.join(families)}")
         index[family] = int(number)
+    if not shutil.which(args.nattenc):
+        raise SystemExit(f"there is no program {args.nattenc}; name one with --nattenc")
+    for option in ("toolkit", "torch", "sources"):
+        if not Path(getattr(args, option)).is_dir():
+            raise SystemExit(f"--{option} {getattr(args, option)}: is no directory")
     args.work.mkdir(parents=True, exist_ok=True)
 
     units = [f"{family}_{number:03}" for family, number in index.items()]
