@@ -8,13 +8,20 @@
 //! Work is enqueued on [`Launch::stream`] of the current device and nothing waits for it. Without an
 //! artifact every operation checks its arguments and then answers [`Error::BackendNotBuilt`].
 
+mod blackwell;
 mod dense;
 mod hopper;
 
+pub use blackwell::{Scheduler, blackwell_na_backward, blackwell_na_forward};
 pub use dense::{
-    Dense, DenseTiles, Sequences, fmha_backward, fmha_forward, hopper_fmha_backward, hopper_fmha_forward,
+    Dense, DenseTiles, Sequences, blackwell_fmha_backward, blackwell_fmha_forward, fmha_backward,
+    fmha_forward, hopper_fmha_backward, hopper_fmha_forward,
 };
-pub use hopper::{Schedule, hopper_na_backward, hopper_na_forward, hopper_order};
+pub use hopper::{Schedule, hopper_na_backward, hopper_na_forward, tiled_order};
+
+pub(crate) use blackwell::check_blackwell_fna;
+pub(crate) use dense::{check_blackwell_fmha, check_fmha, check_hopper_fmha};
+pub(crate) use hopper::check_hopper_fna;
 
 use hopper::check_hopper_head_dim;
 
@@ -356,11 +363,14 @@ pub unsafe fn forward(
     tensors: &ForwardTensors,
     launch: &Launch,
 ) -> Result<()> {
-    match &decision.tiles {
+    match (decision.backend, &decision.tiles) {
         // SAFETY: the caller's promise.
-        Some(tiles) => unsafe { na_forward(problem, tiles, tensors, launch) },
+        (Backend::Fna, Some(tiles)) if decision.key_head_copies == 1 => unsafe {
+            na_forward(problem, tiles, tensors, launch)
+        },
         // SAFETY: the caller's promise.
-        None => unsafe { reference_na_forward(problem, tensors, launch.stream) },
+        (Backend::Reference, _) => unsafe { reference_na_forward(problem, tensors, launch.stream) },
+        (backend, _) => Err(Error::invalid(format!("{backend} needs its tensors in another order or form"))),
     }
 }
 
@@ -377,11 +387,14 @@ pub unsafe fn backward(
     tensors: &BackwardTensors,
     launch: &Launch,
 ) -> Result<()> {
-    match &decision.tiles {
+    match (decision.backend, &decision.tiles) {
         // SAFETY: the caller's promise.
-        Some(tiles) => unsafe { na_backward(problem, tiles, decision.key_splits, tensors, launch) },
+        (Backend::Fna, Some(tiles)) if decision.key_head_copies == 1 => unsafe {
+            na_backward(problem, tiles, decision.key_splits, tensors, launch)
+        },
         // SAFETY: the caller's promise.
-        None => unsafe { reference_na_backward(problem, tensors, launch.stream) },
+        (Backend::Reference, _) => unsafe { reference_na_backward(problem, tensors, launch.stream) },
+        (backend, _) => Err(Error::invalid(format!("{backend} needs its tensors in another order or form"))),
     }
 }
 
