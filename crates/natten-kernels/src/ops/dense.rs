@@ -44,6 +44,28 @@ pub struct Dense {
 }
 
 impl Dense {
+    /// One query, one key, one head of one element, scale 1: what a problem is written down from, with
+    /// `..Dense::new(dtype)`.
+    pub const fn new(dtype: Dtype) -> Dense {
+        Dense {
+            dtype,
+            batch: 1,
+            seqlen_q: 1,
+            seqlen_kv: 1,
+            heads: 1,
+            heads_kv: 1,
+            dim: 1,
+            dim_value: 1,
+            causal: false,
+            scale: 1.0,
+        }
+    }
+
+    /// Refuses sizes of 0, heads that do not divide, and a scale that is not finite.
+    pub(crate) fn check_sizes(&self) -> Result<()> {
+        check_sizes(self)
+    }
+
     /// The dense problem that `problem` is, if its windows are the whole axes: upstream's rule. Extra
     /// tokens are then keys like the others. Causal axes need a single axis and no extra tokens.
     pub fn of(problem: &Problem) -> Option<Dense> {
