@@ -497,9 +497,13 @@ struct Want {
 impl Want {
     fn hopper(&self) -> impl Iterator<Item = Candidate> {
         let rank = self.kind.rank.max(1);
-        tiles::hopper(self.kind.direction, rank, self.dims[0]).into_iter().map(move |(tiles, schedule)| {
-            Candidate::shaped(tiles, rank, schedule.map_or(-1, Schedule::number))
-        })
+        let (forward, backward): (&[_], &[_]) = match self.kind.direction {
+            Direction::Forward => (tiles::hopper_forward(rank, self.dims[0]), &[]),
+            Direction::Backward => (&[], tiles::hopper_backward(rank, self.dims[0])),
+        };
+        let forward =
+            forward.iter().map(move |(tiles, schedule)| Candidate::shaped(*tiles, rank, schedule.number()));
+        forward.chain(backward.iter().map(move |tiles| Candidate::shaped(*tiles, rank, -1)))
     }
 
     fn blackwell(&self) -> impl Iterator<Item = Candidate> {

@@ -54,6 +54,7 @@ pub mod device;
 pub mod dispatch;
 mod dtype;
 mod error;
+pub mod functional;
 mod launch;
 mod neighborhood;
 pub mod ops;

@@ -26,7 +26,7 @@ pub(crate) use hopper::check_hopper_fna;
 use hopper::check_hopper_head_dim;
 
 use crate::backend::Backend;
-use crate::dispatch::Decision;
+use crate::device;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::launch;
@@ -52,6 +52,11 @@ impl Stream {
     pub const unsafe fn from_raw(raw: *mut c_void) -> Stream {
         Stream(raw)
     }
+
+    /// The handle.
+    pub const fn as_raw(self) -> *mut c_void {
+        self.0
+    }
 }
 
 impl Default for Stream {
@@ -73,6 +78,32 @@ impl Allocator {
     /// every operation that is given this allocator, from its thread.
     pub const unsafe fn from_raw(alloc: sys::natten_allocator) -> Allocator {
         Allocator(alloc)
+    }
+
+    /// Memory for temporaries of this crate's, as the C ABI takes it for its own.
+    pub(crate) fn alloc(&self, bytes: usize, stream: Stream) -> Result<*mut c_void> {
+        let (alloc, ctx) = match self.0 {
+            sys::natten_allocator { ctx, alloc: Some(alloc), free: Some(_) } => (alloc, ctx),
+            sys::natten_allocator { alloc: None, free: None, .. } => {
+                return device::allocate_async(bytes, stream);
+            }
+            _ => return Err(Error::invalid("allocator: alloc and free, or neither of them")),
+        };
+        // SAFETY: the promise of `from_raw`.
+        let pointer = unsafe { alloc(ctx, bytes, 0, stream.0) };
+        if pointer.is_null() {
+            return Err(Error::OutOfMemory(format!("the allocator returned null for {bytes} bytes")));
+        }
+        Ok(pointer)
+    }
+
+    /// Frees memory of [`alloc`](Allocator::alloc) in stream order.
+    pub(crate) fn free(&self, pointer: *mut c_void, stream: Stream) {
+        match self.0.free {
+            // SAFETY: the promise of `from_raw`; `pointer` is from its `alloc` and freed once.
+            Some(free) => unsafe { free(self.0.ctx, pointer, stream.0) },
+            None => device::free_async(pointer, stream),
+        }
     }
 }
 
@@ -350,54 +381,6 @@ pub unsafe fn reference_na_backward(
     unsafe { launch::reference_backward(Backend::Reference, problem.rank() - 1, &args) }
 }
 
-/// The forward pass that a dispatcher's [`Decision`] names.
-///
-/// # Errors
-/// As the operation that was chosen.
-///
-/// # Safety
-/// As the operation that was chosen.
-pub unsafe fn forward(
-    decision: &Decision,
-    problem: &Problem,
-    tensors: &ForwardTensors,
-    launch: &Launch,
-) -> Result<()> {
-    match (decision.backend, &decision.tiles) {
-        // SAFETY: the caller's promise.
-        (Backend::Fna, Some(tiles)) if decision.key_head_copies == 1 => unsafe {
-            na_forward(problem, tiles, tensors, launch)
-        },
-        // SAFETY: the caller's promise.
-        (Backend::Reference, _) => unsafe { reference_na_forward(problem, tensors, launch.stream) },
-        (backend, _) => Err(Error::invalid(format!("{backend} needs its tensors in another order or form"))),
-    }
-}
-
-/// The backward pass that a dispatcher's [`Decision`] names.
-///
-/// # Errors
-/// As the operation that was chosen.
-///
-/// # Safety
-/// As the operation that was chosen.
-pub unsafe fn backward(
-    decision: &Decision,
-    problem: &Problem,
-    tensors: &BackwardTensors,
-    launch: &Launch,
-) -> Result<()> {
-    match (decision.backend, &decision.tiles) {
-        // SAFETY: the caller's promise.
-        (Backend::Fna, Some(tiles)) if decision.key_head_copies == 1 => unsafe {
-            na_backward(problem, tiles, decision.key_splits, tensors, launch)
-        },
-        // SAFETY: the caller's promise.
-        (Backend::Reference, _) => unsafe { reference_na_backward(problem, tensors, launch.stream) },
-        (backend, _) => Err(Error::invalid(format!("{backend} needs its tensors in another order or form"))),
-    }
-}
-
 /// Token permutation (`natten_token_permute_{1,2,3}d`): `input` `[batch, *layout, heads, dim]` to
 /// `output` `[batch, tokens_permuted, heads, dim]`, padding written as zero.
 ///
@@ -584,7 +567,7 @@ fn check_pointers(pointers: &[(&str, *const c_void, usize)]) -> Result<()> {
     Ok(())
 }
 
-fn check_forward_pointers(tensors: &ForwardTensors, alignment: usize) -> Result<()> {
+pub(crate) fn check_forward_pointers(tensors: &ForwardTensors, alignment: usize) -> Result<()> {
     let ForwardTensors { query, key, value, out, logsumexp } = *tensors;
     check_pointers(&[
         ("query", query, alignment),
@@ -595,7 +578,7 @@ fn check_forward_pointers(tensors: &ForwardTensors, alignment: usize) -> Result<
     check_optional("logsumexp", logsumexp.cast())
 }
 
-fn check_backward_pointers(tensors: &BackwardTensors, alignment: usize) -> Result<()> {
+pub(crate) fn check_backward_pointers(tensors: &BackwardTensors, alignment: usize) -> Result<()> {
     let BackwardTensors {
         query,
         key,

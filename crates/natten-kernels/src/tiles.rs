@@ -93,57 +93,92 @@ pub(crate) fn products(
     }
 }
 
-/// Tile shapes of the Hopper backends with the schedules that there are for them, the default first. Dense
-/// attention uses those of 1-D.
-pub(crate) fn hopper(direction: Direction, rank: usize, head_dim: usize) -> Vec<(Tiles, Option<Schedule>)> {
+/// The table's spelling of a pair of shapes.
+const fn pair(query: [usize; 3], key: [usize; 3]) -> Tiles {
+    Tiles { query, key }
+}
+
+/// Tile shapes of the Hopper backends forward, with the schedules that there are for them, the default first.
+/// Dense attention uses those of 1-D.
+pub(crate) fn hopper_forward(rank: usize, head_dim: usize) -> &'static [(Tiles, Schedule)] {
     use Schedule::{Cooperative, NonPersistent, PingPong};
-    const ALONE: &[Schedule] = &[NonPersistent];
-    const SHARED: &[Schedule] = &[Cooperative];
-    const BOTH: &[Schedule] = &[Cooperative, PingPong];
-    const Q64: [[usize; 3]; 3] = [[64, 1, 1], [8, 8, 1], [4, 4, 4]];
-    const Q128: [[usize; 3]; 3] = [[128, 1, 1], [16, 8, 1], [4, 4, 8]];
-    const KEYS: [&[[usize; 3]]; 3] = [&[[128, 1, 1]], &[[16, 8, 1], [8, 16, 1]], &[[4, 4, 8], [2, 8, 8]]];
-    let at = rank - 1;
-    let pairs = |queries: &[[usize; 3]]| -> Vec<Tiles> {
-        queries
-            .iter()
-            .flat_map(|query| KEYS[at].iter().map(|key| Tiles { query: *query, key: *key }))
-            .collect()
-    };
-    let same =
-        |shapes: &[[usize; 3]]| shapes.iter().map(|shape| Tiles { query: *shape, key: *shape }).collect();
-    let (shapes, schedules): (Vec<Tiles>, &[Schedule]) = match (direction, head_dim, rank) {
-        (Direction::Forward, 32 | 64, _) => (pairs(&[Q64[at]]), ALONE),
-        (Direction::Forward, 128, 3) => (same(KEYS[at]), BOTH),
-        (Direction::Forward, 128, _) => (same(&[Q128[at]]), BOTH),
-        (Direction::Forward, 256, _) => {
-            let queries: &[[usize; 3]] = if rank == 1 { &Q128[..1] } else { KEYS[at] };
-            (queries.iter().map(|query| Tiles { query: *query, key: Q64[at] }).collect(), SHARED)
+    match (rank, head_dim) {
+        (1, 32 | 64) => const { &[(pair([64, 1, 1], [128, 1, 1]), NonPersistent)] },
+        (1, 128) => {
+            const { &[(pair([128, 1, 1], [128, 1, 1]), Cooperative), (pair([128, 1, 1], [128, 1, 1]), PingPong)] }
         }
-        (Direction::Backward, 32 | 64, _) => (pairs(&[Q64[at], Q128[at]]), &[]),
-        (Direction::Backward, 128, 3) => {
-            let wide = [2, 8, 8];
-            let mut shapes = pairs(&[Q64[at]]);
-            shapes.extend([[2, 4, 8], [1, 8, 8]].map(|query| Tiles { query, key: wide }));
-            (shapes, &[])
+        (1, 256) => const { &[(pair([128, 1, 1], [64, 1, 1]), Cooperative)] },
+        (2, 32 | 64) => {
+            const { &[(pair([8, 8, 1], [16, 8, 1]), NonPersistent), (pair([8, 8, 1], [8, 16, 1]), NonPersistent)] }
         }
-        (Direction::Backward, 128, _) => (pairs(&[Q64[at]]), &[]),
-        _ => (Vec::new(), &[]),
-    };
-    if direction == Direction::Backward {
-        return shapes.into_iter().map(|tiles| (tiles, None)).collect();
+        (2, 128) => {
+            const { &[(pair([16, 8, 1], [16, 8, 1]), Cooperative), (pair([16, 8, 1], [16, 8, 1]), PingPong)] }
+        }
+        (2, 256) => {
+            const { &[(pair([16, 8, 1], [8, 8, 1]), Cooperative), (pair([8, 16, 1], [8, 8, 1]), Cooperative)] }
+        }
+        (3, 32 | 64) => {
+            const { &[(pair([4, 4, 4], [4, 4, 8]), NonPersistent), (pair([4, 4, 4], [2, 8, 8]), NonPersistent)] }
+        }
+        (3, 128) => {
+            const {
+                &[
+                    (pair([4, 4, 8], [4, 4, 8]), Cooperative),
+                    (pair([4, 4, 8], [4, 4, 8]), PingPong),
+                    (pair([2, 8, 8], [2, 8, 8]), Cooperative),
+                    (pair([2, 8, 8], [2, 8, 8]), PingPong),
+                ]
+            }
+        }
+        (3, 256) => {
+            const { &[(pair([4, 4, 8], [4, 4, 4]), Cooperative), (pair([2, 8, 8], [4, 4, 4]), Cooperative)] }
+        }
+        _ => &[],
     }
-    shapes
-        .into_iter()
-        .flat_map(|tiles| schedules.iter().map(move |schedule| (tiles, Some(*schedule))))
-        .collect()
+}
+
+/// Tile shapes of the Hopper backends backward, the default first. Dense attention uses those of 1-D.
+pub(crate) fn hopper_backward(rank: usize, head_dim: usize) -> &'static [Tiles] {
+    match (rank, head_dim) {
+        (1, 32 | 64) => const { &[pair([64, 1, 1], [128, 1, 1]), pair([128, 1, 1], [128, 1, 1])] },
+        (1, 128) => const { &[pair([64, 1, 1], [128, 1, 1])] },
+        (2, 32 | 64) => {
+            const {
+                &[
+                    pair([8, 8, 1], [16, 8, 1]),
+                    pair([8, 8, 1], [8, 16, 1]),
+                    pair([16, 8, 1], [16, 8, 1]),
+                    pair([16, 8, 1], [8, 16, 1]),
+                ]
+            }
+        }
+        (2, 128) => const { &[pair([8, 8, 1], [16, 8, 1]), pair([8, 8, 1], [8, 16, 1])] },
+        (3, 32 | 64) => {
+            const {
+                &[
+                    pair([4, 4, 4], [4, 4, 8]),
+                    pair([4, 4, 4], [2, 8, 8]),
+                    pair([4, 4, 8], [4, 4, 8]),
+                    pair([4, 4, 8], [2, 8, 8]),
+                ]
+            }
+        }
+        (3, 128) => {
+            const {
+                &[
+                    pair([4, 4, 4], [4, 4, 8]),
+                    pair([4, 4, 4], [2, 8, 8]),
+                    pair([2, 4, 8], [2, 8, 8]),
+                    pair([1, 8, 8], [2, 8, 8]),
+                ]
+            }
+        }
+        _ => &[],
+    }
 }
 
 /// Tile shapes of the Blackwell backends, the default first. Dense attention uses those of 1-D.
 pub(crate) fn blackwell(direction: Direction, rank: usize) -> &'static [Tiles] {
-    const fn pair(query: [usize; 3], key: [usize; 3]) -> Tiles {
-        Tiles { query, key }
-    }
     match (direction, rank) {
         (Direction::Forward, 1) => const { &[pair([256, 1, 1], [128, 1, 1])] },
         (Direction::Forward, 2) => {
@@ -294,9 +329,9 @@ mod tests {
             (3, 128, 4, ([4, 4, 8], [4, 4, 8]), Schedule::Cooperative),
             (3, 256, 2, ([4, 4, 8], [4, 4, 4]), Schedule::Cooperative),
         ] {
-            let found = hopper(Direction::Forward, rank, dim);
+            let found = hopper_forward(rank, dim);
             assert_eq!(found.len(), count, "{rank}-D {dim}");
-            assert_eq!((shape(&found[0].0), found[0].1), (default, Some(schedule)), "{rank}-D {dim}");
+            assert_eq!((shape(&found[0].0), found[0].1), (default, schedule), "{rank}-D {dim}");
         }
         for (rank, dim, count, default) in [
             (1, 64, 2, ([64, 1, 1], [128, 1, 1])),
@@ -306,12 +341,10 @@ mod tests {
             (3, 64, 4, ([4, 4, 4], [4, 4, 8])),
             (3, 128, 4, ([4, 4, 4], [4, 4, 8])),
         ] {
-            let found = hopper(Direction::Backward, rank, dim);
-            assert_eq!((found.len(), shape(&found[0].0)), (count, default), "{rank}-D {dim}");
+            let found = hopper_backward(rank, dim);
+            assert_eq!((found.len(), shape(&found[0])), (count, default), "{rank}-D {dim}");
         }
-        assert!(
-            hopper(Direction::Forward, 2, 96).is_empty() && hopper(Direction::Backward, 2, 256).is_empty()
-        );
+        assert!(hopper_forward(2, 96).is_empty() && hopper_backward(2, 256).is_empty());
         for (direction, counts, products) in
             [(Direction::Forward, [1, 4, 7], (256, 128)), (Direction::Backward, [1, 4, 9], (128, 128))]
         {

@@ -128,7 +128,7 @@ pub fn attention_backward<T: Element>(
     };
     let (dim, dim_value, group) = (problem.dim, problem.dim_value, problem.heads / problem.heads_kv);
     let heads = pairs(segments.len(), problem.heads_kv);
-    let computed: Vec<(Vec<Vec<f64>>, Vec<f64>, Vec<f64>)> = heads
+    let computed: Vec<KeyHead> = heads
         .par_iter()
         .map(|(at, head_kv)| {
             let segment = &segments[*at];
@@ -333,6 +333,9 @@ fn segments(problem: &Dense, sequences: Option<&Cumulative<'_>>) -> Result<Vec<S
 fn pairs(segments: usize, heads: usize) -> Vec<(usize, usize)> {
     (0..segments).flat_map(|at| (0..heads).map(move |head| (at, head))).collect()
 }
+
+/// Gradients of one key head of one sequence: of each of its query heads, of keys, of values.
+type KeyHead = (Vec<Vec<f64>>, Vec<f64>, Vec<f64>);
 
 /// One query head of one sequence.
 struct Operands {

@@ -251,9 +251,15 @@ fn everything() -> Vec<Kernel> {
         for rank in 0..=3 {
             let (kind, shape) = if rank == 0 { ("fmha", 1) } else { ("fna", rank) };
             for dim in [32, 64, 128, 256] {
-                for (tiles, schedule) in tiles::hopper(direction, shape, dim) {
-                    let number = schedule.map_or(-1, Schedule::number);
-                    add(&format!("hopper_{kind}{suffix}"), direction, rank, tiles, (number, dim, 90, 91));
+                let family = format!("hopper_{kind}{suffix}");
+                if direction == Direction::Backward {
+                    for tiles in tiles::hopper_backward(shape, dim) {
+                        add(&family, direction, rank, *tiles, (-1, dim, 90, 91));
+                    }
+                    continue;
+                }
+                for (tiles, schedule) in tiles::hopper_forward(shape, dim) {
+                    add(&family, direction, rank, *tiles, (schedule.number(), dim, 90, 91));
                 }
             }
             for dim in [32, 64, 128] {

@@ -8,6 +8,7 @@ use crate::backend::Backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::launch;
+use crate::neighborhood::Axis;
 use crate::permutation::TokenPermutation;
 use crate::problem::Problem;
 use crate::sys;
@@ -52,8 +53,12 @@ impl Schedule {
 /// # Errors
 /// As [`TokenPermutation::new`].
 pub fn tiled_order(problem: &Problem, tile: &[usize; 3]) -> Result<TokenPermutation> {
-    let dilation: Vec<usize> = problem.axes().iter().map(|axis| axis.dilation).collect();
-    TokenPermutation::new(&problem.extents(), &tile[..problem.rank()], &dilation, true)
+    let axes = problem.axes();
+    let three =
+        |part: fn(&Axis) -> usize| -> [usize; 3] { std::array::from_fn(|at| axes.get(at).map_or(1, part)) };
+    let (extents, dilation) = (three(|axis| axis.extent), three(|axis| axis.dilation));
+    let rank = problem.rank();
+    TokenPermutation::new(&extents[..rank], &tile[..rank], &dilation[..rank], true)
 }
 
 /// Neighborhood attention on Hopper (`natten_hopper_na{1,2,3}d_forward`), over tensors in the order of
