@@ -793,6 +793,48 @@ mod tests {
         assert!(error.to_string().contains("logsumexp must not be null"), "{error}");
     }
 
+    /// Temporaries come from the caller's allocator and go back to it, with its context and the stream.
+    #[test]
+    fn a_callers_allocator_is_asked_and_told() {
+        #[derive(Default)]
+        struct Calls {
+            asked: Vec<(usize, i32, usize)>,
+            freed: Vec<(usize, usize)>,
+        }
+        unsafe extern "C" fn alloc(
+            ctx: *mut c_void,
+            bytes: usize,
+            zero: i32,
+            stream: *mut c_void,
+        ) -> *mut c_void {
+            // SAFETY: `ctx` is the test's, which outlives the calls.
+            let calls = unsafe { &mut *ctx.cast::<Calls>() };
+            calls.asked.push((bytes, zero, stream.addr()));
+            if bytes > 1000 { std::ptr::null_mut() } else { at(4096) }
+        }
+        unsafe extern "C" fn free(ctx: *mut c_void, pointer: *mut c_void, stream: *mut c_void) {
+            // SAFETY: as above.
+            let calls = unsafe { &mut *ctx.cast::<Calls>() };
+            calls.freed.push((pointer.addr(), stream.addr()));
+        }
+        let mut calls = Calls::default();
+        let ctx = (&raw mut calls).cast();
+        let whole = sys::natten_allocator { ctx, alloc: Some(alloc), free: Some(free) };
+        // SAFETY: the stream is a number that no one follows.
+        let stream = unsafe { Stream::from_raw(at(77)) };
+        // SAFETY: nothing follows the pointers that it hands out.
+        let allocator = unsafe { Allocator::from_raw(whole) };
+        let pointer = allocator.alloc(1000, stream).unwrap();
+        allocator.free(pointer, stream);
+        let error = allocator.alloc(1001, stream).unwrap_err();
+        assert_eq!(error, Error::OutOfMemory("the allocator returned null for 1001 bytes".into()));
+        assert_eq!(calls.asked, [(1000, 0, 77), (1001, 0, 77)]);
+        assert_eq!(calls.freed, [(4096, 77)]);
+        // SAFETY: as above; half an allocator is refused.
+        let half = unsafe { Allocator::from_raw(sys::natten_allocator { free: None, ..whole }) };
+        assert!(matches!(half.alloc(1, stream), Err(Error::InvalidArgument(_))));
+    }
+
     #[test]
     fn backward_checks_splits_and_dims() {
         let square = Tiles { query: [8, 8, 1], key: [8, 8, 1] };
