@@ -16,7 +16,8 @@
 
 use half::{bf16, f16};
 use natten_kernels::device::{Device, DeviceBuffer};
-use natten_kernels::dispatch::{self, Request};
+use natten_kernels::dispatch::{self, Decision, Request};
+use natten_kernels::functional;
 use natten_kernels::ops::{self, BackwardTensors, ForwardTensors, Launch, Stream, TokenTensor};
 use natten_kernels::tiles::{self, Determinism, Tiles};
 use natten_kernels::{
@@ -177,6 +178,8 @@ fn describe(problem: &Problem) -> String {
 enum Via {
     Fna(Tiles),
     Reference,
+    /// What the dispatcher chose, through the functional API.
+    Chosen(Decision),
 }
 
 impl Via {
@@ -184,6 +187,7 @@ impl Via {
         match self {
             Via::Fna(_) => "fna",
             Via::Reference => "reference",
+            Via::Chosen(decision) => decision.backend.name(),
         }
     }
 }
@@ -203,6 +207,7 @@ fn forward_case<T: Element>(
     let case = match via {
         Via::Fna(tiles) => format!("{} tiles {:?}x{:?}", describe(problem), tiles.query, tiles.key),
         Via::Reference => describe(problem),
+        Via::Chosen(decision) => format!("{} {decision}", describe(problem)),
     };
     tally.cases += 1;
     let run = || -> Result<(Vec<T>, Vec<f32>), Error> {
@@ -225,6 +230,10 @@ fn forward_case<T: Element>(
             Via::Fna(tiles) => unsafe { ops::na_forward(problem, tiles, &tensors, &Launch::default()) }?,
             // SAFETY: as above.
             Via::Reference => unsafe { ops::reference_na_forward(problem, &tensors, Stream::DEFAULT) }?,
+            Via::Chosen(decision) => {
+                // SAFETY: as above.
+                unsafe { functional::forward(decision, problem, &tensors, &Launch::default()) }?;
+            }
         }
         Ok((out.to_vec()?, logsumexp.to_vec()?))
     };
@@ -273,6 +282,7 @@ fn backward_case<T: Element>(
             options.own_delta
         ),
         Via::Reference => describe(problem),
+        Via::Chosen(decision) => format!("{} {decision}", describe(problem)),
     };
     tally.cases += 1;
     let run = || -> Result<[Vec<f64>; 3], Error> {
@@ -309,6 +319,10 @@ fn backward_case<T: Element>(
             }
             // SAFETY: as above.
             Via::Reference => unsafe { ops::reference_na_backward(problem, &tensors, Stream::DEFAULT) }?,
+            Via::Chosen(decision) => {
+                // SAFETY: as above.
+                unsafe { functional::backward(decision, problem, &tensors, &Launch::default()) }?;
+            }
         }
         Ok([wide(&grad_query.to_vec()?), wide(&grad_key.to_vec()?), wide(&grad_value.to_vec()?)])
     };
@@ -786,38 +800,8 @@ fn compute_delta_matches_the_cpu() {
     tally.finish("compute_delta", 18);
 }
 
-#[test]
-#[ignore = "needs a GPU and a linked artifact"]
-fn the_dispatchers_choice_runs() {
-    let (device, artifact) = setup();
-    let mut random = Random::new(4000);
-    let mut tally = Tally::default();
-    let mut chosen: BTreeMap<String, usize> = BTreeMap::new();
-    for _ in 0..150 {
-        let rank = random.range(1, 3);
-        let causal: Vec<bool> = (0..rank).map(|_| random.range(0, 1) == 1).collect();
-        let dtype = random.pick(&[Dtype::Float32, Dtype::Float16, Dtype::Bfloat16]);
-        let dim = random.pick(&[8, 24, 32, 64, 96, 128, 192, 12, 7]);
-        let dims = Dims { batch: random.range(1, 2), heads: random.range(1, 2), dim, dim_value: dim };
-        let problem = random_problem(&mut random, dtype, &causal, dims);
-        let request = Request::new(Direction::Forward);
-        match dispatch::choose_from(artifact, &problem, &device.properties(), &request) {
-            Ok(decision) => {
-                *chosen.entry(decision.backend.to_string()).or_default() += 1;
-                let via = decision.tiles.map_or(Via::Reference, Via::Fna);
-                for_dtype!(dtype, forward_case(&device, &problem, &via, &mut random, &mut tally));
-            }
-            // A selection need not hold everything; the reason must say so.
-            Err(Error::Unsupported(reason)) => {
-                assert!(reason.contains("no backend can run this problem"), "{reason}");
-                *chosen.entry("none".into()).or_default() += 1;
-            }
-            Err(error) => tally.failed(&describe(&problem), &error),
-        }
-    }
-    println!("chosen: {chosen:?}");
-    tally.finish("random problems by the dispatcher", 1);
-}
+#[path = "gpu/functional.rs"]
+mod functional_api;
 
 #[path = "gpu/dense.rs"]
 mod dense;

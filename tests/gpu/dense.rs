@@ -48,8 +48,7 @@ impl Case {
     }
 
     fn describe(&self) -> String {
-        let Dense { dtype, batch, seqlen_q, seqlen_kv, heads, dim, dim_value, causal, scale: _ } =
-            self.problem;
+        let Dense { dtype, batch, seqlen_q, seqlen_kv, heads, dim, dim_value, causal, .. } = self.problem;
         let route = match self.route {
             Route::Fmha { key_splits, own_delta } => format!("splits {key_splits} own delta {own_delta}"),
             Route::Hopper(schedule) => format!("{schedule:?}"),
@@ -370,12 +369,14 @@ fn case(kernel: &Kernel, (dim, dim_value): (usize, usize), number: usize, random
     } else {
         Route::Hopper(Schedule::from_number(kernel.schedule).unwrap_or(Schedule::NonPersistent))
     };
+    let heads = random.range(1, 2);
     let problem = Dense {
         dtype: kernel.dtype.expect("a type that this crate knows"),
         batch: if varlen { 1 } else { random.range(1, 2) },
         seqlen_q,
         seqlen_kv,
-        heads: random.range(1, 2),
+        heads,
+        heads_kv: heads,
         dim,
         dim_value,
         causal: number / 2 % 2 == 1,
@@ -476,6 +477,7 @@ fn the_reference_is_neighborhood_attention_with_a_whole_window() {
             seqlen_q: tokens,
             seqlen_kv: tokens,
             heads,
+            heads_kv: heads,
             dim,
             dim_value,
             causal,

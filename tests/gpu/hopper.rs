@@ -57,7 +57,7 @@ impl Mover<'_> {
 fn movers<'a>(device: &'a Device, problem: &Problem, tiles: &Tiles, on_device: bool) -> [Mover<'a>; 2] {
     [tiles.query, tiles.key].map(|tile| Mover {
         device,
-        order: ops::hopper_order(problem, &tile).unwrap(),
+        order: ops::tiled_order(problem, &tile).unwrap(),
         batch: problem.batch(),
         heads: problem.heads(),
         on_device,

@@ -8,7 +8,8 @@
 use half::f16;
 use natten_kernels::device::{Device, DeviceBuffer, Event};
 use natten_kernels::dispatch::{self, Request};
-use natten_kernels::ops::{self, ForwardTensors, Launch};
+use natten_kernels::functional;
+use natten_kernels::ops::{ForwardTensors, Launch};
 use natten_kernels::{Direction, Dtype, Element, Error, Problem, cpu};
 use std::time::Instant;
 
@@ -58,7 +59,7 @@ fn on_device(problem: &Problem, query: &[f16], key: &[f16], value: &[f16]) -> Re
     for _ in 0..21 {
         let before = Event::record(&device)?;
         // SAFETY: the buffers have the problem's sizes and live until `to_vec` has waited for the device.
-        unsafe { ops::forward(&decision, problem, &tensors, &Launch::default()) }?;
+        unsafe { functional::forward(&decision, problem, &tensors, &Launch::default()) }?;
         times.push(Event::record(&device)?.milliseconds_since(&before)?);
     }
     times.sort_by(f32::total_cmp);

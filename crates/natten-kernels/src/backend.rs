@@ -53,6 +53,15 @@ impl Backend {
         }
     }
 
+    /// The capabilities (times 10) of the only devices that it has kernels for; `None`: any device.
+    pub(crate) const fn only_for(self) -> Option<&'static [u32]> {
+        match self {
+            Backend::HopperFna | Backend::HopperFmha => Some(&[90]),
+            Backend::BlackwellFna | Backend::BlackwellFmha => Some(&[100, 103]),
+            _ => None,
+        }
+    }
+
     /// The backend of that name.
     pub fn from_name(name: &str) -> Option<Backend> {
         Backend::ALL.into_iter().find(|backend| backend.name() == name)

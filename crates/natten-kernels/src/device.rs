@@ -10,6 +10,7 @@
 use crate::capability::ComputeCapability;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use crate::ops::Stream;
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
@@ -264,6 +265,89 @@ impl Drop for Event {
     }
 }
 
+/// Memory of the current device, to be used after what `stream` has enqueued so far.
+pub(crate) fn allocate_async(bytes: usize, stream: Stream) -> Result<*mut c_void> {
+    let driver = driver()?;
+    let mut address = 0;
+    // SAFETY: `address` is writable; the stream is the caller's, of the current device.
+    let code = unsafe { (driver.cuMemAllocAsync)(&raw mut address, bytes, stream.as_raw()) };
+    driver.check(&format!("cuMemAllocAsync of {bytes} bytes"), code)?;
+    Ok(std::ptr::without_provenance_mut(address as usize))
+}
+
+/// Frees memory of [`allocate_async`] after what `stream` has enqueued so far.
+pub(crate) fn free_async(pointer: *mut c_void, stream: Stream) {
+    if let Ok(driver) = driver() {
+        // SAFETY: allocated by `allocate_async` and freed once. A failure is that of earlier work, which the
+        // stream reports itself.
+        let _ = unsafe { (driver.cuMemFreeAsync)(pointer.addr() as u64, stream.as_raw()) };
+    }
+}
+
+/// Rows of bytes in device memory, and where they go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) from: *const c_void,
+    /// Bytes from the start of a row to that of the next.
+    pub(crate) from_pitch: usize,
+    pub(crate) to: *mut c_void,
+    pub(crate) to_pitch: usize,
+    pub(crate) width: usize,
+    pub(crate) rows: usize,
+}
+
+/// Enqueues a copy of rows.
+///
+/// # Safety
+/// Both sides are device memory of the current device that holds the rows, live until the stream has passed.
+pub(crate) unsafe fn copy_rows_async(rows: &Rows, stream: Stream) -> Result<()> {
+    let driver = driver()?;
+    let copy = Copy2d {
+        from_x: 0,
+        from_y: 0,
+        from_kind: MEMORY_TYPE_DEVICE,
+        from_host: std::ptr::null(),
+        from_device: rows.from.addr() as u64,
+        from_array: std::ptr::null(),
+        from_pitch: rows.from_pitch,
+        to_x: 0,
+        to_y: 0,
+        to_kind: MEMORY_TYPE_DEVICE,
+        to_host: std::ptr::null_mut(),
+        to_device: rows.to.addr() as u64,
+        to_array: std::ptr::null(),
+        to_pitch: rows.to_pitch,
+        width: rows.width,
+        height: rows.rows,
+    };
+    // SAFETY: `copy` is live; the memory is the caller's promise.
+    let code = unsafe { (driver.cuMemcpy2DAsync_v2)(&raw const copy, stream.as_raw()) };
+    driver.check("cuMemcpy2DAsync", code)
+}
+
+const MEMORY_TYPE_DEVICE: c_uint = 2;
+
+/// The driver's `CUDA_MEMCPY2D`.
+#[repr(C)]
+struct Copy2d {
+    from_x: usize,
+    from_y: usize,
+    from_kind: c_uint,
+    from_host: *const c_void,
+    from_device: u64,
+    from_array: *const c_void,
+    from_pitch: usize,
+    to_x: usize,
+    to_y: usize,
+    to_kind: c_uint,
+    to_host: *mut c_void,
+    to_device: u64,
+    to_array: *const c_void,
+    to_pitch: usize,
+    width: usize,
+    height: usize,
+}
+
 const ATTRIBUTE_MAJOR: c_int = 75;
 const ATTRIBUTE_MINOR: c_int = 76;
 const ATTRIBUTE_SHARED_MEMORY: c_int = 97;
@@ -307,6 +391,9 @@ driver_functions! {
     cuCtxSynchronize();
     cuMemAlloc_v2(*mut u64, usize);
     cuMemFree_v2(u64);
+    cuMemAllocAsync(*mut u64, usize, *mut c_void);
+    cuMemFreeAsync(u64, *mut c_void);
+    cuMemcpy2DAsync_v2(*const Copy2d, *mut c_void);
     cuMemsetD8_v2(u64, u8, usize);
     cuMemcpyHtoD_v2(u64, *const c_void, usize);
     cuMemcpyDtoH_v2(*mut c_void, u64, usize);

@@ -149,14 +149,18 @@ launchers! {
         [natten_token_unpermute_1d, natten_token_unpermute_2d, natten_token_unpermute_3d];
     /// `which`: 0.
     compute_delta(natten_compute_delta_args): [natten_compute_delta];
-    /// `which`: rank - 1.
-    hopper_fna_forward(natten_tiled_fna_forward_args):
-        [natten_hopper_na1d_forward, natten_hopper_na2d_forward, natten_hopper_na3d_forward];
-    /// `which`: rank - 1.
-    hopper_fna_backward(natten_tiled_fna_backward_args):
-        [natten_hopper_na1d_backward, natten_hopper_na2d_backward, natten_hopper_na3d_backward];
-    /// `which`: 0 fmha, 1 hopper_fmha.
-    fmha_forward(natten_fmha_forward_args): [natten_fmha_forward, natten_hopper_fmha_forward];
-    /// `which`: 0 fmha, 1 hopper_fmha.
-    fmha_backward(natten_fmha_backward_args): [natten_fmha_backward, natten_hopper_fmha_backward];
+    /// `which`: rank - 1 on Hopper, rank + 2 on Blackwell.
+    tiled_fna_forward(natten_tiled_fna_forward_args):
+        [natten_hopper_na1d_forward, natten_hopper_na2d_forward, natten_hopper_na3d_forward,
+         natten_blackwell_na1d_forward, natten_blackwell_na2d_forward, natten_blackwell_na3d_forward];
+    /// `which`: rank - 1 on Hopper, rank + 2 on Blackwell.
+    tiled_fna_backward(natten_tiled_fna_backward_args):
+        [natten_hopper_na1d_backward, natten_hopper_na2d_backward, natten_hopper_na3d_backward,
+         natten_blackwell_na1d_backward, natten_blackwell_na2d_backward, natten_blackwell_na3d_backward];
+    /// `which`: 0 fmha, 1 hopper_fmha, 2 blackwell_fmha.
+    fmha_forward(natten_fmha_forward_args):
+        [natten_fmha_forward, natten_hopper_fmha_forward, natten_blackwell_fmha_forward];
+    /// `which`: 0 fmha, 1 hopper_fmha, 2 blackwell_fmha.
+    fmha_backward(natten_fmha_backward_args):
+        [natten_fmha_backward, natten_hopper_fmha_backward, natten_blackwell_fmha_backward];
 }

@@ -24,14 +24,38 @@
 //!
 //! | layer | what it is |
 //! |---|---|
-//! | [`cpu`] | every option, forward and backward, in double precision: backend and oracle |
-//! | [`dispatch`] | which backend and tile shapes a problem runs with on a device: a pure function |
+//! | [`functional`] | `na1d` to `na3d` and `attention`, forward and backward, on raw device pointers |
+//! | [`cpu`] | the same, and `merge_attentions`, in double precision: backend and oracle |
+//! | [`dispatch`] | which backend, tile shapes and schedule a problem runs with on a device: a pure function |
 //! | [`ops`] | the artifact's operations, argument-checked, over raw device pointers and a stream |
 //! | [`sys`] | the C ABI, declarations only |
 //! | [`device`] | minimal access to a device, for programs that have no CUDA library of their own |
 //!
-//! On a device, a program checks a [`Problem`], asks [`dispatch::choose`], and passes the decision to
-//! [`ops::forward`] with its pointers and stream; `examples/na2d.rs` is the whole of it.
+//! On a device, a program checks a [`Problem`] and calls [`functional::na2d_forward`] with its pointers and
+//! stream; or it asks [`dispatch::choose`] once and runs the decision with [`functional::forward`] often.
+//! `examples/na2d.rs` is the whole of it.
+//!
+//! Dense attention is a [`Dense`](ops::Dense) problem. Attention to two sets of keys, merged, is attention to
+//! both:
+//!
+//! ```
+//! use natten_kernels::{Dtype, cpu, ops::Dense};
+//!
+//! // Two queries of 2 heads of 4 elements; three keys, and two more elsewhere.
+//! let base = Dense { seqlen_q: 2, heads: 2, heads_kv: 2, dim: 4, dim_value: 4, ..Dense::new(Dtype::Float32) };
+//! let here = Dense { seqlen_kv: 3, ..base };
+//! let there = Dense { seqlen_kv: 2, ..base };
+//! let both = Dense { seqlen_kv: 5, ..base };
+//! let numbers = |len: usize, step: f32| (0..len).map(|n| (n as f32 * step).sin()).collect::<Vec<f32>>();
+//! let (query, key, value) = (numbers(2 * 8, 0.3), numbers(5 * 8, 0.7), numbers(5 * 8, 1.1));
+//!
+//! let first = cpu::attention_forward(&here, None, &query, &key[..24], &value[..24])?;
+//! let second = cpu::attention_forward(&there, None, &query, &key[24..], &value[24..])?;
+//! let merged = cpu::merge_attentions(&[&first, &second])?;
+//! let whole = cpu::attention_forward(&both, None, &query, &key, &value)?;
+//! assert!(merged.out.iter().zip(&whole.out).all(|(a, b)| (a - b).abs() < 1e-5));
+//! # Ok::<(), natten_kernels::Error>(())
+//! ```
 //!
 //! # Linking an artifact
 //!
@@ -44,8 +68,9 @@
 //!
 //! # Unsafe code
 //!
-//! Calls to the C ABI are in `launch.rs`, calls to the driver in `device.rs`, one call in each block. The
-//! functions of [`ops`] are `unsafe` for one reason: no one can check where a device pointer leads.
+//! Calls to the C ABI are in `launch.rs`, calls to the driver in `device.rs`, calls to a caller's allocator in
+//! `ops.rs`, one call in each block. The functions of [`ops`] and [`functional`] are `unsafe` for one reason:
+//! no one can check where a device pointer leads.
 
 mod backend;
 mod capability;
@@ -54,6 +79,7 @@ pub mod device;
 pub mod dispatch;
 mod dtype;
 mod error;
+pub mod functional;
 mod launch;
 mod neighborhood;
 pub mod ops;

@@ -8,18 +8,25 @@
 //! Work is enqueued on [`Launch::stream`] of the current device and nothing waits for it. Without an
 //! artifact every operation checks its arguments and then answers [`Error::BackendNotBuilt`].
 
+mod blackwell;
 mod dense;
 mod hopper;
 
+pub use blackwell::{Scheduler, blackwell_na_backward, blackwell_na_forward};
 pub use dense::{
-    Dense, DenseTiles, Sequences, fmha_backward, fmha_forward, hopper_fmha_backward, hopper_fmha_forward,
+    Dense, DenseTiles, Sequences, blackwell_fmha_backward, blackwell_fmha_forward, fmha_backward,
+    fmha_forward, hopper_fmha_backward, hopper_fmha_forward,
 };
-pub use hopper::{Schedule, hopper_na_backward, hopper_na_forward, hopper_order};
+pub use hopper::{Schedule, hopper_na_backward, hopper_na_forward, tiled_order};
+
+pub(crate) use blackwell::check_blackwell_fna;
+pub(crate) use dense::{check_blackwell_fmha, check_fmha, check_hopper_fmha};
+pub(crate) use hopper::check_hopper_fna;
 
 use hopper::check_hopper_head_dim;
 
 use crate::backend::Backend;
-use crate::dispatch::Decision;
+use crate::device;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::launch;
@@ -45,6 +52,11 @@ impl Stream {
     pub const unsafe fn from_raw(raw: *mut c_void) -> Stream {
         Stream(raw)
     }
+
+    /// The handle.
+    pub const fn as_raw(self) -> *mut c_void {
+        self.0
+    }
 }
 
 impl Default for Stream {
@@ -66,6 +78,32 @@ impl Allocator {
     /// every operation that is given this allocator, from its thread.
     pub const unsafe fn from_raw(alloc: sys::natten_allocator) -> Allocator {
         Allocator(alloc)
+    }
+
+    /// Memory for temporaries of this crate's, as the C ABI takes it for its own.
+    pub(crate) fn alloc(&self, bytes: usize, stream: Stream) -> Result<*mut c_void> {
+        let (alloc, ctx) = match self.0 {
+            sys::natten_allocator { ctx, alloc: Some(alloc), free: Some(_) } => (alloc, ctx),
+            sys::natten_allocator { alloc: None, free: None, .. } => {
+                return device::allocate_async(bytes, stream);
+            }
+            _ => return Err(Error::invalid("allocator: alloc and free, or neither of them")),
+        };
+        // SAFETY: the promise of `from_raw`.
+        let pointer = unsafe { alloc(ctx, bytes, 0, stream.0) };
+        if pointer.is_null() {
+            return Err(Error::OutOfMemory(format!("the allocator returned null for {bytes} bytes")));
+        }
+        Ok(pointer)
+    }
+
+    /// Frees memory of [`alloc`](Allocator::alloc) in stream order.
+    pub(crate) fn free(&self, pointer: *mut c_void, stream: Stream) {
+        match self.0.free {
+            // SAFETY: the promise of `from_raw`; `pointer` is from its `alloc` and freed once.
+            Some(free) => unsafe { free(self.0.ctx, pointer, stream.0) },
+            None => device::free_async(pointer, stream),
+        }
     }
 }
 
@@ -343,48 +381,6 @@ pub unsafe fn reference_na_backward(
     unsafe { launch::reference_backward(Backend::Reference, problem.rank() - 1, &args) }
 }
 
-/// The forward pass that a dispatcher's [`Decision`] names.
-///
-/// # Errors
-/// As the operation that was chosen.
-///
-/// # Safety
-/// As the operation that was chosen.
-pub unsafe fn forward(
-    decision: &Decision,
-    problem: &Problem,
-    tensors: &ForwardTensors,
-    launch: &Launch,
-) -> Result<()> {
-    match &decision.tiles {
-        // SAFETY: the caller's promise.
-        Some(tiles) => unsafe { na_forward(problem, tiles, tensors, launch) },
-        // SAFETY: the caller's promise.
-        None => unsafe { reference_na_forward(problem, tensors, launch.stream) },
-    }
-}
-
-/// The backward pass that a dispatcher's [`Decision`] names.
-///
-/// # Errors
-/// As the operation that was chosen.
-///
-/// # Safety
-/// As the operation that was chosen.
-pub unsafe fn backward(
-    decision: &Decision,
-    problem: &Problem,
-    tensors: &BackwardTensors,
-    launch: &Launch,
-) -> Result<()> {
-    match &decision.tiles {
-        // SAFETY: the caller's promise.
-        Some(tiles) => unsafe { na_backward(problem, tiles, decision.key_splits, tensors, launch) },
-        // SAFETY: the caller's promise.
-        None => unsafe { reference_na_backward(problem, tensors, launch.stream) },
-    }
-}
-
 /// Token permutation (`natten_token_permute_{1,2,3}d`): `input` `[batch, *layout, heads, dim]` to
 /// `output` `[batch, tokens_permuted, heads, dim]`, padding written as zero.
 ///
@@ -571,7 +567,7 @@ fn check_pointers(pointers: &[(&str, *const c_void, usize)]) -> Result<()> {
     Ok(())
 }
 
-fn check_forward_pointers(tensors: &ForwardTensors, alignment: usize) -> Result<()> {
+pub(crate) fn check_forward_pointers(tensors: &ForwardTensors, alignment: usize) -> Result<()> {
     let ForwardTensors { query, key, value, out, logsumexp } = *tensors;
     check_pointers(&[
         ("query", query, alignment),
@@ -582,7 +578,7 @@ fn check_forward_pointers(tensors: &ForwardTensors, alignment: usize) -> Result<
     check_optional("logsumexp", logsumexp.cast())
 }
 
-fn check_backward_pointers(tensors: &BackwardTensors, alignment: usize) -> Result<()> {
+pub(crate) fn check_backward_pointers(tensors: &BackwardTensors, alignment: usize) -> Result<()> {
     let BackwardTensors {
         query,
         key,
@@ -795,6 +791,48 @@ mod tests {
         // SAFETY: the arguments are refused, so no pointer is followed.
         let error = unsafe { reference_na_forward(&problem, &without, Stream::DEFAULT) }.unwrap_err();
         assert!(error.to_string().contains("logsumexp must not be null"), "{error}");
+    }
+
+    /// Temporaries come from the caller's allocator and go back to it, with its context and the stream.
+    #[test]
+    fn a_callers_allocator_is_asked_and_told() {
+        #[derive(Default)]
+        struct Calls {
+            asked: Vec<(usize, i32, usize)>,
+            freed: Vec<(usize, usize)>,
+        }
+        unsafe extern "C" fn alloc(
+            ctx: *mut c_void,
+            bytes: usize,
+            zero: i32,
+            stream: *mut c_void,
+        ) -> *mut c_void {
+            // SAFETY: `ctx` is the test's, which outlives the calls.
+            let calls = unsafe { &mut *ctx.cast::<Calls>() };
+            calls.asked.push((bytes, zero, stream.addr()));
+            if bytes > 1000 { std::ptr::null_mut() } else { at(4096) }
+        }
+        unsafe extern "C" fn free(ctx: *mut c_void, pointer: *mut c_void, stream: *mut c_void) {
+            // SAFETY: as above.
+            let calls = unsafe { &mut *ctx.cast::<Calls>() };
+            calls.freed.push((pointer.addr(), stream.addr()));
+        }
+        let mut calls = Calls::default();
+        let ctx = (&raw mut calls).cast();
+        let whole = sys::natten_allocator { ctx, alloc: Some(alloc), free: Some(free) };
+        // SAFETY: the stream is a number that no one follows.
+        let stream = unsafe { Stream::from_raw(at(77)) };
+        // SAFETY: nothing follows the pointers that it hands out.
+        let allocator = unsafe { Allocator::from_raw(whole) };
+        let pointer = allocator.alloc(1000, stream).unwrap();
+        allocator.free(pointer, stream);
+        let error = allocator.alloc(1001, stream).unwrap_err();
+        assert_eq!(error, Error::OutOfMemory("the allocator returned null for 1001 bytes".into()));
+        assert_eq!(calls.asked, [(1000, 0, 77), (1001, 0, 77)]);
+        assert_eq!(calls.freed, [(4096, 77)]);
+        // SAFETY: as above; half an allocator is refused.
+        let half = unsafe { Allocator::from_raw(sys::natten_allocator { free: None, ..whole }) };
+        assert!(matches!(half.alloc(1, stream), Err(Error::InvalidArgument(_))));
     }
 
     #[test]

@@ -23,10 +23,12 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenPermutation {
-    layout: Vec<usize>,
-    tile: Vec<usize>,
-    dilation: Vec<usize>,
-    rest: Vec<usize>,
+    rank: usize,
+    /// Axes beyond the rank are 1.
+    layout: [usize; 3],
+    tile: [usize; 3],
+    dilation: [usize; 3],
+    rest: [usize; 3],
     flipped: bool,
 }
 
@@ -52,25 +54,17 @@ impl TokenPermutation {
                 "layout, tile and dilation must lie in 1..=2147483647, got {layout:?}, {tile:?} and {dilation:?}"
             )));
         }
-        let rest: Vec<usize> =
-            (0..rank).map(|axis| layout[axis].div_ceil(tile[axis]).div_ceil(dilation[axis])).collect();
-        let all = rest.iter().chain(tile).chain(dilation);
-        if all
-            .clone()
-            .try_fold(1_usize, |n, next| n.checked_mul(*next))
-            .is_none_or(|n| i32::try_from(n).is_err())
-        {
+        let three = |numbers: &[usize]| std::array::from_fn(|axis| numbers.get(axis).copied().unwrap_or(1));
+        let [wide, tiles, groups]: [[usize; 3]; 3] = [layout, tile, dilation].map(three);
+        let rest: [usize; 3] =
+            std::array::from_fn(|axis| wide[axis].div_ceil(tiles[axis]).div_ceil(groups[axis]));
+        let mut all = rest.iter().chain(&tiles).chain(&groups);
+        if all.try_fold(1_usize, |n, next| n.checked_mul(*next)).is_none_or(|n| i32::try_from(n).is_err()) {
             return Err(Error::invalid(format!(
                 "the padded tokens of {layout:?} in tiles of {tile:?}, dilation {dilation:?}, are more than the kernels can count"
             )));
         }
-        Ok(TokenPermutation {
-            layout: layout.to_vec(),
-            tile: tile.to_vec(),
-            dilation: dilation.to_vec(),
-            rest,
-            flipped,
-        })
+        Ok(TokenPermutation { rank, layout: wide, tile: tiles, dilation: groups, rest, flipped })
     }
 
     /// Tokens before: the product of the layout.
@@ -85,17 +79,17 @@ impl TokenPermutation {
 
     /// The token axes before.
     pub fn layout(&self) -> &[usize] {
-        &self.layout
+        &self.layout[..self.rank]
     }
 
     /// Tokens of a tile per axis.
     pub fn tile(&self) -> &[usize] {
-        &self.tile
+        &self.tile[..self.rank]
     }
 
     /// Dilation per axis.
     pub fn dilation(&self) -> &[usize] {
-        &self.dilation
+        &self.dilation[..self.rank]
     }
 
     /// Whether axes are ordered innermost first.
@@ -105,7 +99,7 @@ impl TokenPermutation {
 
     /// For each permuted token, the row-major index of the token it holds; `None` for padding.
     pub fn sources(&self) -> Vec<Option<usize>> {
-        let rank = self.layout.len();
+        let rank = self.rank;
         let order: Vec<usize> = if self.flipped { (0..rank).rev().collect() } else { (0..rank).collect() };
         (0..self.tokens_permuted())
             .map(|index| {

@@ -300,6 +300,11 @@ impl Problem {
         Problem { dtype, ..self.clone() }
     }
 
+    /// The same problem after each key head was repeated for its query heads.
+    pub(crate) fn ungrouped(&self) -> Problem {
+        Problem { heads_kv: self.heads, ..self.clone() }
+    }
+
     /// What the elements are.
     pub fn dtype(&self) -> Dtype {
         self.dtype

@@ -49,6 +49,6 @@ pub struct Kernel {
     pub sm_min: u32,
     /// See `sm_min`.
     pub sm_max: u32,
-    /// Hopper: upstream's kernel type 0, 1, 2; else -1.
+    /// Hopper forward: upstream's kernel type 0, 1, 2. Blackwell forward: 1 is persistent, 0 not. Else -1.
     pub schedule: i32,
 }

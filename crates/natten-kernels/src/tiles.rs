@@ -1,6 +1,7 @@
-//! Tile shapes of the fna backend: which are legal, and which to take by default.
+//! Tile shapes: which are legal for a backend, and which to take by default.
 //!
-//! A kernel works on a fixed number of query tokens and key tokens; a tile shape says how those spread
+//! Hopper and Blackwell kernels are compiled for fixed shapes, which are listed here, the default first.
+//! For fna, a kernel works on a fixed number of query tokens and key tokens; a tile shape says how those spread
 //! over the token axes. Legal shapes have powers of two of at least 2 on every axis (in 1-D, just the
 //! product). Forward, a query tile must not exceed the key tile on any axis. Which products exist
 //! depends on direction, element type, device and head dim; devices of the data center class (8.0, 9.0,
@@ -9,6 +10,7 @@
 use crate::capability::ComputeCapability;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::ops::{Dense, Schedule};
 use crate::problem::Problem;
 use crate::table::Direction;
 
@@ -91,6 +93,146 @@ pub(crate) fn products(
     }
 }
 
+/// The table's spelling of a pair of shapes.
+const fn pair(query: [usize; 3], key: [usize; 3]) -> Tiles {
+    Tiles { query, key }
+}
+
+/// Tile shapes of the Hopper backends forward, with the schedules that there are for them, the default first.
+/// Dense attention uses those of 1-D.
+pub(crate) fn hopper_forward(rank: usize, head_dim: usize) -> &'static [(Tiles, Schedule)] {
+    use Schedule::{Cooperative, NonPersistent, PingPong};
+    match (rank, head_dim) {
+        (1, 32 | 64) => const { &[(pair([64, 1, 1], [128, 1, 1]), NonPersistent)] },
+        (1, 128) => {
+            const { &[(pair([128, 1, 1], [128, 1, 1]), Cooperative), (pair([128, 1, 1], [128, 1, 1]), PingPong)] }
+        }
+        (1, 256) => const { &[(pair([128, 1, 1], [64, 1, 1]), Cooperative)] },
+        (2, 32 | 64) => {
+            const { &[(pair([8, 8, 1], [16, 8, 1]), NonPersistent), (pair([8, 8, 1], [8, 16, 1]), NonPersistent)] }
+        }
+        (2, 128) => {
+            const { &[(pair([16, 8, 1], [16, 8, 1]), Cooperative), (pair([16, 8, 1], [16, 8, 1]), PingPong)] }
+        }
+        (2, 256) => {
+            const { &[(pair([16, 8, 1], [8, 8, 1]), Cooperative), (pair([8, 16, 1], [8, 8, 1]), Cooperative)] }
+        }
+        (3, 32 | 64) => {
+            const { &[(pair([4, 4, 4], [4, 4, 8]), NonPersistent), (pair([4, 4, 4], [2, 8, 8]), NonPersistent)] }
+        }
+        (3, 128) => {
+            const {
+                &[
+                    (pair([4, 4, 8], [4, 4, 8]), Cooperative),
+                    (pair([4, 4, 8], [4, 4, 8]), PingPong),
+                    (pair([2, 8, 8], [2, 8, 8]), Cooperative),
+                    (pair([2, 8, 8], [2, 8, 8]), PingPong),
+                ]
+            }
+        }
+        (3, 256) => {
+            const { &[(pair([4, 4, 8], [4, 4, 4]), Cooperative), (pair([2, 8, 8], [4, 4, 4]), Cooperative)] }
+        }
+        _ => &[],
+    }
+}
+
+/// Tile shapes of the Hopper backends backward, the default first. Dense attention uses those of 1-D.
+pub(crate) fn hopper_backward(rank: usize, head_dim: usize) -> &'static [Tiles] {
+    match (rank, head_dim) {
+        (1, 32 | 64) => const { &[pair([64, 1, 1], [128, 1, 1]), pair([128, 1, 1], [128, 1, 1])] },
+        (1, 128) => const { &[pair([64, 1, 1], [128, 1, 1])] },
+        (2, 32 | 64) => {
+            const {
+                &[
+                    pair([8, 8, 1], [16, 8, 1]),
+                    pair([8, 8, 1], [8, 16, 1]),
+                    pair([16, 8, 1], [16, 8, 1]),
+                    pair([16, 8, 1], [8, 16, 1]),
+                ]
+            }
+        }
+        (2, 128) => const { &[pair([8, 8, 1], [16, 8, 1]), pair([8, 8, 1], [8, 16, 1])] },
+        (3, 32 | 64) => {
+            const {
+                &[
+                    pair([4, 4, 4], [4, 4, 8]),
+                    pair([4, 4, 4], [2, 8, 8]),
+                    pair([4, 4, 8], [4, 4, 8]),
+                    pair([4, 4, 8], [2, 8, 8]),
+                ]
+            }
+        }
+        (3, 128) => {
+            const {
+                &[
+                    pair([4, 4, 4], [4, 4, 8]),
+                    pair([4, 4, 4], [2, 8, 8]),
+                    pair([2, 4, 8], [2, 8, 8]),
+                    pair([1, 8, 8], [2, 8, 8]),
+                ]
+            }
+        }
+        _ => &[],
+    }
+}
+
+/// Tile shapes of the Blackwell backends, the default first. Dense attention uses those of 1-D.
+pub(crate) fn blackwell(direction: Direction, rank: usize) -> &'static [Tiles] {
+    match (direction, rank) {
+        (Direction::Forward, 1) => const { &[pair([256, 1, 1], [128, 1, 1])] },
+        (Direction::Forward, 2) => {
+            const {
+                &[
+                    pair([16, 16, 1], [16, 8, 1]),
+                    pair([16, 16, 1], [8, 16, 1]),
+                    pair([8, 32, 1], [8, 16, 1]),
+                    pair([8, 32, 1], [4, 32, 1]),
+                ]
+            }
+        }
+        (Direction::Forward, _) => {
+            const {
+                &[
+                    pair([8, 4, 8], [4, 4, 8]),
+                    pair([8, 4, 8], [2, 8, 8]),
+                    pair([2, 8, 16], [4, 4, 8]),
+                    pair([2, 8, 16], [2, 8, 8]),
+                    pair([4, 4, 16], [2, 4, 16]),
+                    pair([2, 16, 8], [2, 8, 8]),
+                    pair([4, 8, 8], [2, 8, 8]),
+                ]
+            }
+        }
+        (Direction::Backward, 1) => const { &[pair([128, 1, 1], [128, 1, 1])] },
+        (Direction::Backward, 2) => {
+            const {
+                &[
+                    pair([16, 8, 1], [16, 8, 1]),
+                    pair([16, 8, 1], [8, 16, 1]),
+                    pair([8, 16, 1], [16, 8, 1]),
+                    pair([8, 16, 1], [8, 16, 1]),
+                ]
+            }
+        }
+        (Direction::Backward, _) => {
+            const {
+                &[
+                    pair([4, 4, 8], [4, 4, 8]),
+                    pair([4, 4, 8], [2, 8, 8]),
+                    pair([1, 8, 16], [4, 4, 8]),
+                    pair([2, 8, 8], [4, 4, 8]),
+                    pair([1, 8, 16], [2, 8, 8]),
+                    pair([2, 4, 16], [2, 4, 16]),
+                    pair([4, 2, 16], [2, 4, 16]),
+                    pair([4, 4, 8], [2, 4, 16]),
+                    pair([2, 8, 8], [2, 8, 8]),
+                ]
+            }
+        }
+    }
+}
+
 /// Whether a backward pass may add in an order that varies from run to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Determinism {
@@ -126,6 +268,15 @@ pub fn key_splits(problem: &Problem, key_tile: &[usize; 3], determinism: Determi
     splits
 }
 
+/// [`key_splits`] of dense attention, whose longest sequence has `keys` keys.
+pub(crate) fn dense_key_splits(problem: &Dense, keys: usize, tile: usize, determinism: Determinism) -> usize {
+    if determinism == Determinism::Required {
+        return 1;
+    }
+    let allowed = (4096 / (problem.batch * problem.heads).max(1)).max(1);
+    keys.div_ceil(tile).min(allowed)
+}
+
 /// Key tiles per axis of a dilation group: the most splits that are legal.
 pub(crate) fn key_tiles(problem: &Problem, key_tile: &[usize; 3]) -> [usize; 3] {
     let mut tiles = [1; 3];
@@ -159,6 +310,49 @@ mod tests {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// Counts, defaults and products, as upstream's configurations have them.
+    #[test]
+    fn tiled_backends_have_upstreams_shapes() {
+        let shape = |tiles: &Tiles| (tiles.query, tiles.key);
+        for (rank, dim, count, default, schedule) in [
+            (1, 32, 1, ([64, 1, 1], [128, 1, 1]), Schedule::NonPersistent),
+            (1, 128, 2, ([128, 1, 1], [128, 1, 1]), Schedule::Cooperative),
+            (1, 256, 1, ([128, 1, 1], [64, 1, 1]), Schedule::Cooperative),
+            (2, 64, 2, ([8, 8, 1], [16, 8, 1]), Schedule::NonPersistent),
+            (2, 128, 2, ([16, 8, 1], [16, 8, 1]), Schedule::Cooperative),
+            (2, 256, 2, ([16, 8, 1], [8, 8, 1]), Schedule::Cooperative),
+            (3, 64, 2, ([4, 4, 4], [4, 4, 8]), Schedule::NonPersistent),
+            (3, 128, 4, ([4, 4, 8], [4, 4, 8]), Schedule::Cooperative),
+            (3, 256, 2, ([4, 4, 8], [4, 4, 4]), Schedule::Cooperative),
+        ] {
+            let found = hopper_forward(rank, dim);
+            assert_eq!(found.len(), count, "{rank}-D {dim}");
+            assert_eq!((shape(&found[0].0), found[0].1), (default, schedule), "{rank}-D {dim}");
+        }
+        for (rank, dim, count, default) in [
+            (1, 64, 2, ([64, 1, 1], [128, 1, 1])),
+            (1, 128, 1, ([64, 1, 1], [128, 1, 1])),
+            (2, 32, 4, ([8, 8, 1], [16, 8, 1])),
+            (2, 128, 2, ([8, 8, 1], [16, 8, 1])),
+            (3, 64, 4, ([4, 4, 4], [4, 4, 8])),
+            (3, 128, 4, ([4, 4, 4], [4, 4, 8])),
+        ] {
+            let found = hopper_backward(rank, dim);
+            assert_eq!((found.len(), shape(&found[0])), (count, default), "{rank}-D {dim}");
+        }
+        assert!(hopper_forward(2, 96).is_empty() && hopper_backward(2, 256).is_empty());
+        for (direction, counts, products) in
+            [(Direction::Forward, [1, 4, 7], (256, 128)), (Direction::Backward, [1, 4, 9], (128, 128))]
+        {
+            for rank in 1..=3 {
+                let shapes = blackwell(direction, rank);
+                assert_eq!(shapes.len(), counts[rank - 1]);
+                assert!(shapes.iter().all(|tiles| tiles.products() == products), "{rank}-D {direction}");
+                assert!(shapes.iter().all(|tiles| tiles.query[rank..].iter().all(|n| *n == 1)));
             }
         }
     }

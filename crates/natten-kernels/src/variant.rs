@@ -2,13 +2,15 @@
 
 use crate::backend::Backend;
 use crate::capability::{ComputeCapability, Target};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::table::Kernel;
+use crate::table::{Direction, Kernel};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// Why nothing works on a device in a build without an artifact, and what to do.
+const UNKNOWN: &str = "the artifact does not know this backend";
 const UNLINKED: &str = "no artifact is linked: run `nattenc build --variant cu130 --preset starter`, then build this crate again";
 
 /// An artifact: what `nattenc` built, for which devices, and what it left out and why.
@@ -17,6 +19,19 @@ pub struct Artifact {
     info: Info,
     backends: BTreeMap<Backend, Built>,
     kernels: Vec<Kernel>,
+    /// Where in `kernels` the rows of each kind are, in the table's order.
+    kinds: BTreeMap<Kind, Vec<usize>>,
+}
+
+/// What a row of the table computes, whatever its sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Kind {
+    pub(crate) backend: Backend,
+    pub(crate) direction: Direction,
+    /// 0: dense.
+    pub(crate) rank: usize,
+    pub(crate) dtype: Dtype,
+    pub(crate) causal: [bool; 3],
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -59,7 +74,15 @@ impl Artifact {
             let Some(backend) = Backend::from_name(name) else { continue };
             backends.insert(backend, entry.read(name)?);
         }
-        Ok(Artifact { info, backends, kernels })
+        let mut kinds: BTreeMap<Kind, Vec<usize>> = BTreeMap::new();
+        for (at, kernel) in kernels.iter().enumerate() {
+            // The tiled backends' gradients are families of their own.
+            let family = kernel.family.strip_suffix("_bwd").unwrap_or(&kernel.family);
+            let (Some(backend), Some(dtype)) = (Backend::from_name(family), kernel.dtype) else { continue };
+            let Kernel { direction, rank, causal, .. } = *kernel;
+            kinds.entry(Kind { backend, direction, rank, dtype, causal }).or_default().push(at);
+        }
+        Ok(Artifact { info, backends, kernels, kinds })
     }
 
     /// The variant's name: `cu130`.
@@ -84,8 +107,7 @@ impl Artifact {
 
     /// Whether `backend` was built, for what, and if not, why not.
     pub fn backend(&self, backend: Backend) -> Built {
-        let unknown = || Built::No("the artifact does not know this backend".to_owned());
-        self.backends.get(&backend).cloned().unwrap_or_else(unknown)
+        self.backends.get(&backend).cloned().unwrap_or_else(|| Built::No(UNKNOWN.to_owned()))
     }
 
     /// The backends that were built.
@@ -99,20 +121,36 @@ impl Artifact {
     /// [`Error::BackendNotBuilt`] with the plan's reason, or [`Error::Device`] naming the device and
     /// what was built.
     pub fn check(&self, backend: Backend, device: ComputeCapability) -> Result<()> {
-        match self.backend(backend) {
-            Built::No(reason) => {
-                Err(Error::BackendNotBuilt { backend, variant: Some(self.variant().to_owned()), reason })
-            }
-            Built::Yes(targets) if targets.iter().any(|target| target.runs_on(device)) => Ok(()),
-            Built::Yes(targets) => {
+        match self.backends.get(&backend) {
+            Some(Built::Yes(targets)) if targets.iter().any(|target| target.runs_on(device)) => Ok(()),
+            Some(Built::Yes(targets)) => {
                 let built: Vec<String> = targets.iter().map(Target::to_string).collect();
+                let advice = match backend.only_for() {
+                    Some(only) if !only.contains(&device.number()) => {
+                        "no build has any for this device: use another backend".to_owned()
+                    }
+                    Some(_) => format!("add {device}a to its capabilities and build it again"),
+                    None => format!("add {device} to its capabilities and build it again"),
+                };
                 Err(Error::Device(format!(
-                    "{backend} has no code for a device of capability {device}: the artifact ({}) was built for {}; add {device} to its capabilities and build it again",
+                    "{backend} has no code for a device of capability {device}: the artifact ({}) was built for {}; {advice}",
                     self.variant(),
                     if built.is_empty() { "nothing".to_owned() } else { built.join(", ") },
                 )))
             }
+            Some(Built::No(reason)) => Err(self.not_built(backend, reason)),
+            None => Err(self.not_built(backend, UNKNOWN)),
         }
+    }
+
+    fn not_built(&self, backend: Backend, reason: &str) -> Error {
+        let variant = Some(self.variant().to_owned());
+        Error::BackendNotBuilt { backend, variant, reason: reason.to_owned() }
+    }
+
+    /// The rows of the table of one kind, in the order in which the library tries them.
+    pub(crate) fn rows(&self, kind: &Kind) -> impl Iterator<Item = &Kernel> + Clone {
+        self.kinds.get(kind).into_iter().flatten().map(|at| &self.kernels[*at])
     }
 }
 

@@ -363,12 +363,12 @@ fn each(runs: &[Range<usize>], extra: Range<usize>) -> impl Iterator<Item = usiz
     runs.iter().cloned().flatten().chain(extra)
 }
 
-fn row(rows: &[f64], at: usize, width: usize) -> &[f64] {
+pub(super) fn row(rows: &[f64], at: usize, width: usize) -> &[f64] {
     &rows[at * width..][..width]
 }
 
 /// Four partial sums, so that the additions do not wait for each other.
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; 4];
     let (a_blocks, b_blocks) = (a.chunks_exact(4), b.chunks_exact(4));
     let tail: f64 = a_blocks.remainder().iter().zip(b_blocks.remainder()).map(|(x, y)| x * y).sum();
@@ -380,7 +380,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     (sums[0] + sums[1]) + (sums[2] + sums[3]) + tail
 }
 
-fn add_scaled(target: &mut [f64], factor: f64, source: &[f64]) {
+pub(super) fn add_scaled(target: &mut [f64], factor: f64, source: &[f64]) {
     for (to, from) in target.iter_mut().zip(source) {
         *to += factor * from;
     }

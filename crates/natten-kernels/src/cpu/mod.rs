@@ -1,4 +1,5 @@
-//! The CPU backend: neighborhood attention with every option, in double precision.
+//! The CPU backend: neighborhood attention with every option, dense attention and their merge, in double
+//! precision.
 //!
 //! It is both a backend and the oracle that device kernels are tested against. Inputs are read
 //! exactly, everything is summed in `f64` in a fixed order, and results are rounded once, so equal
@@ -10,10 +11,12 @@
 
 mod attention;
 mod delta;
+mod dense;
 mod grid;
 
 pub use attention::{Forward, Gradients, backward, forward};
 pub use delta::compute_delta;
+pub use dense::{AttentionSaved, Cumulative, attention_backward, attention_forward, merge_attentions};
 
 use crate::error::{Error, Result};
 

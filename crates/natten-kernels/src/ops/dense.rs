@@ -1,5 +1,7 @@
 //! Dense attention: every query attends to every key, or if causal to the keys up to its own position.
 
+use super::blackwell::{Scheduler, check_blackwell};
+use super::hopper::check_one_head_dim;
 use super::{
     BackwardTensors, FLOATS, ForwardTensors, Launch, Schedule, check_backward_pointers,
     check_forward_pointers, check_grid, check_hopper_head_dim, check_pointers, device_dtype, int,
@@ -8,8 +10,10 @@ use crate::backend::Backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::launch;
+use crate::problem::Problem;
 use crate::sys;
 use crate::table::Direction;
+use crate::tiles::Determinism;
 
 /// What a dense operation computes. Tensors are `[batch, seqlen, heads, dim]`, those of the queries with
 /// `seqlen_q` tokens, those of the keys with `seqlen_kv`; `value` and `out` have `dim_value` elements.
@@ -24,8 +28,11 @@ pub struct Dense {
     pub seqlen_q: usize,
     /// Key tokens.
     pub seqlen_kv: usize,
-    /// Heads of every tensor.
+    /// Heads of query and out.
     pub heads: usize,
+    /// Heads of key and value, a divisor of `heads` (GQA, MQA): query head `h` reads key head
+    /// `h / (heads / heads_kv)`. fmha and hopper_fmha take only `heads`.
+    pub heads_kv: usize,
     /// Elements per head of query and key.
     pub dim: usize,
     /// Elements per head of value and out.
@@ -34,6 +41,58 @@ pub struct Dense {
     pub causal: bool,
     /// Factor of the scores.
     pub scale: f32,
+}
+
+impl Dense {
+    /// One query, one key, one head of one element, scale 1: what a problem is written down from, with
+    /// `..Dense::new(dtype)`.
+    pub const fn new(dtype: Dtype) -> Dense {
+        Dense {
+            dtype,
+            batch: 1,
+            seqlen_q: 1,
+            seqlen_kv: 1,
+            heads: 1,
+            heads_kv: 1,
+            dim: 1,
+            dim_value: 1,
+            causal: false,
+            scale: 1.0,
+        }
+    }
+
+    /// Refuses sizes of 0, heads that do not divide, and a scale that is not finite.
+    pub(crate) fn check_sizes(&self) -> Result<()> {
+        check_sizes(self)
+    }
+
+    /// The dense problem that `problem` is, if its windows are the whole axes: upstream's rule. Extra
+    /// tokens are then keys like the others. Causal axes need a single axis and no extra tokens.
+    pub fn of(problem: &Problem) -> Option<Dense> {
+        let axes = problem.axes();
+        let causal = axes.iter().any(|axis| axis.causal);
+        let full = axes.iter().all(|axis| axis.window == axis.extent);
+        if !full || causal && (axes.len() > 1 || problem.extra_kv() > 0) {
+            return None;
+        }
+        Some(Dense {
+            dtype: problem.dtype(),
+            batch: problem.batch(),
+            seqlen_q: problem.tokens(),
+            seqlen_kv: problem.tokens_kv(),
+            heads: problem.heads(),
+            heads_kv: problem.heads_kv(),
+            dim: problem.dim(),
+            dim_value: problem.dim_value(),
+            causal,
+            scale: problem.scale(),
+        })
+    }
+
+    /// The same problem after each key head was repeated for its query heads.
+    pub(crate) fn ungrouped(&self) -> Dense {
+        Dense { heads_kv: self.heads, ..*self }
+    }
 }
 
 /// Sequences of variable length, one after another in tensors of a single batch entry. Sequence `i` has
@@ -139,7 +198,7 @@ pub unsafe fn hopper_fmha_forward(
     tensors: &ForwardTensors,
     launch: &Launch,
 ) -> Result<()> {
-    check_hopper(problem, Direction::Forward)?;
+    check_hopper_fmha(problem, Direction::Forward)?;
     check_forward_pointers(tensors, 16)?;
     check_pointers(&[("logsumexp", tensors.logsumexp.cast(), 4)])?;
     let args = forward_args(problem, tiles, schedule.number(), sequences, tensors, launch)?;
@@ -163,18 +222,72 @@ pub unsafe fn hopper_fmha_backward(
     tensors: &BackwardTensors,
     launch: &Launch,
 ) -> Result<()> {
-    check_hopper(problem, Direction::Backward)?;
+    check_hopper_fmha(problem, Direction::Backward)?;
     check_backward_pointers(tensors, 16)?;
     let args = backward_args(problem, tiles, 1, sequences, tensors, launch)?;
     // SAFETY: the caller's promise about the pointers, which `args` repeats.
     unsafe { launch::fmha_backward(Backend::HopperFmha, HOPPER, &args) }
 }
 
+/// Dense attention on Blackwell (`natten_blackwell_fmha_forward`).
+///
+/// float16, bfloat16, or an 8-bit type whose scales are all 1; one head dim of up to 128, a multiple of 16
+/// bytes; grouped heads as they are; tensors aligned to 16 bytes; `logsumexp` may be null. Tokens that
+/// belong to no sequence are not written.
+///
+/// # Errors
+/// As [`fmha_forward`].
+///
+/// # Safety
+/// As [`fmha_forward`].
+pub unsafe fn blackwell_fmha_forward(
+    problem: &Dense,
+    tiles: DenseTiles,
+    scheduler: Scheduler,
+    sequences: Option<&Sequences>,
+    tensors: &ForwardTensors,
+    launch: &Launch,
+) -> Result<()> {
+    check_blackwell_fmha(problem, Direction::Forward)?;
+    check_forward_pointers(tensors, 16)?;
+    let mut args = forward_args(problem, tiles, 0, sequences, tensors, launch)?;
+    args.persistent = scheduler.number();
+    // SAFETY: the caller's promise about the pointers, which `args` repeats.
+    unsafe { launch::fmha_forward(Backend::BlackwellFmha, BLACKWELL, &args) }
+}
+
+/// Gradients of [`blackwell_fmha_forward`] (`natten_blackwell_fmha_backward`): the same bits every time if
+/// `determinism` requires it, else added in varying order.
+///
+/// float16 and bfloat16. `delta` is not used and may be null.
+///
+/// # Errors
+/// As [`fmha_forward`].
+///
+/// # Safety
+/// As [`fmha_backward`].
+pub unsafe fn blackwell_fmha_backward(
+    problem: &Dense,
+    tiles: DenseTiles,
+    determinism: Determinism,
+    sequences: Option<&Sequences>,
+    tensors: &BackwardTensors,
+    launch: &Launch,
+) -> Result<()> {
+    check_blackwell_fmha(problem, Direction::Backward)?;
+    check_backward_pointers(tensors, 16)?;
+    let mut args = backward_args(problem, tiles, 1, sequences, tensors, launch)?;
+    args.deterministic = i32::from(determinism == Determinism::Required);
+    // SAFETY: the caller's promise about the pointers, which `args` repeats.
+    unsafe { launch::fmha_backward(Backend::BlackwellFmha, BLACKWELL, &args) }
+}
+
 /// Indices of the launchers' operations.
 const FMHA: usize = 0;
 const HOPPER: usize = 1;
+const BLACKWELL: usize = 2;
 
-fn check_fmha(problem: &Dense) -> Result<()> {
+pub(crate) fn check_fmha(problem: &Dense) -> Result<()> {
     device_dtype(problem.dtype, &FLOATS, "fmha")?;
     check_sizes(problem)?;
     let alignment = 16 / problem.dtype.size();
@@ -186,36 +299,58 @@ fn check_fmha(problem: &Dense) -> Result<()> {
             )));
         }
     }
+    check_same_heads(Backend::Fmha, problem)?;
     check_grid("fmha", &[("batch", problem.batch), ("heads", problem.heads)])
 }
 
-fn check_hopper(problem: &Dense, direction: Direction) -> Result<()> {
+pub(crate) fn check_hopper_fmha(problem: &Dense, direction: Direction) -> Result<()> {
     let backend = Backend::HopperFmha;
     device_dtype(problem.dtype, &[Dtype::Float16, Dtype::Bfloat16], backend.name())?;
     check_sizes(problem)?;
-    if problem.dim != problem.dim_value {
-        return Err(Error::unsupported(format!(
-            "{backend} takes one head dim, got {} and {}",
-            problem.dim, problem.dim_value
-        )));
-    }
+    check_one_head_dim(backend, problem.dim, problem.dim_value)?;
     check_hopper_head_dim(backend, problem.dim, problem.scale, direction)?;
+    check_same_heads(backend, problem)?;
     check_grid(backend.name(), &[("batch", problem.batch), ("heads", problem.heads)])
 }
 
+pub(crate) fn check_blackwell_fmha(problem: &Dense, direction: Direction) -> Result<()> {
+    let backend = Backend::BlackwellFmha;
+    check_sizes(problem)?;
+    check_one_head_dim(backend, problem.dim, problem.dim_value)?;
+    check_blackwell(backend, problem.dtype, problem.dim, problem.scale, direction)?;
+    check_grid(backend.name(), &[("batch", problem.batch), ("heads", problem.heads)])
+}
+
+fn check_same_heads(backend: Backend, problem: &Dense) -> Result<()> {
+    if problem.heads == problem.heads_kv {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "{backend} needs as many key heads as query heads, got {} and {}: repeat the key heads",
+        problem.heads_kv, problem.heads
+    )))
+}
+
 fn check_sizes(problem: &Dense) -> Result<()> {
-    let Dense { dtype: _, batch, seqlen_q, seqlen_kv, heads, dim, dim_value, causal: _, scale } = *problem;
+    let Dense { dtype: _, batch, seqlen_q, seqlen_kv, heads, heads_kv, dim, dim_value, causal: _, scale } =
+        *problem;
     for (name, value) in [
         ("batch", batch),
         ("seqlen_q", seqlen_q),
         ("seqlen_kv", seqlen_kv),
         ("heads", heads),
+        ("heads_kv", heads_kv),
         ("dim", dim),
         ("dim_value", dim_value),
     ] {
         if value == 0 {
             return Err(Error::invalid(format!("{name} must be at least 1, got 0")));
         }
+    }
+    if !heads.is_multiple_of(heads_kv) {
+        return Err(Error::invalid(format!(
+            "heads must be a multiple of heads_kv, got {heads} and {heads_kv}"
+        )));
     }
     if scale.is_finite() { Ok(()) } else { Err(Error::invalid(format!("scale must be finite, got {scale}"))) }
 }
@@ -275,7 +410,7 @@ fn forward_args(
     let lengths = lengths(problem, sequences)?;
     Ok(sys::natten_fmha_forward_args {
         size: size_of::<sys::natten_fmha_forward_args>() as u32,
-        dtype: device_dtype(problem.dtype, &FLOATS, "dense attention")?,
+        dtype: device_dtype(problem.dtype, &Dtype::DEVICE, "dense attention")?,
         query: tensors.query,
         key: tensors.key,
         value: tensors.value,
@@ -285,7 +420,7 @@ fn forward_args(
         seqlen_q: int("seqlen_q", problem.seqlen_q)?,
         seqlen_kv: int("seqlen_kv", problem.seqlen_kv)?,
         heads: int("heads", problem.heads)?,
-        heads_kv: int("heads", problem.heads)?,
+        heads_kv: int("heads_kv", problem.heads_kv)?,
         dim: int("dim", problem.dim)?,
         dim_value: int("dim_value", problem.dim_value)?,
         causal: i32::from(problem.causal),
@@ -318,7 +453,7 @@ fn backward_args(
     let lengths = lengths(problem, sequences)?;
     Ok(sys::natten_fmha_backward_args {
         size: size_of::<sys::natten_fmha_backward_args>() as u32,
-        dtype: device_dtype(problem.dtype, &FLOATS, "dense attention")?,
+        dtype: device_dtype(problem.dtype, &Dtype::DEVICE, "dense attention")?,
         query: tensors.query,
         key: tensors.key,
         value: tensors.value,
@@ -333,7 +468,7 @@ fn backward_args(
         seqlen_q: int("seqlen_q", problem.seqlen_q)?,
         seqlen_kv: int("seqlen_kv", problem.seqlen_kv)?,
         heads: int("heads", problem.heads)?,
-        heads_kv: int("heads", problem.heads)?,
+        heads_kv: int("heads_kv", problem.heads_kv)?,
         dim: int("dim", problem.dim)?,
         dim_value: int("dim_value", problem.dim_value)?,
         causal: i32::from(problem.causal),
@@ -362,6 +497,7 @@ mod tests {
         seqlen_q: 100,
         seqlen_kv: 200,
         heads: 2,
+        heads_kv: 2,
         dim: 64,
         dim_value: 64,
         causal: false,
@@ -387,6 +523,8 @@ mod tests {
             (Dense { seqlen_kv: 0, ..LEGAL }, "seqlen_kv must be", "seqlen_kv must be"),
             (Dense { scale: f32::NAN, ..LEGAL }, "scale must be finite", "scale must be finite"),
             (Dense { dim: 60, ..LEGAL }, "dim to be a multiple of 8", "one head dim, got 60 and 64"),
+            (Dense { heads: 3, ..LEGAL }, "multiple of heads_kv", "multiple of heads_kv"),
+            (Dense { heads_kv: 1, ..LEGAL }, "as many key heads", "as many key heads"),
             (Dense { batch: 65536, ..LEGAL }, "batch up to 65535", "batch up to 65535"),
         ] {
             // SAFETY: the arguments are refused, so no pointer is followed.
@@ -406,10 +544,10 @@ mod tests {
             [(32, true, true), (96, false, false), (256, true, false), (512, false, false)]
         {
             let problem = Dense { dim, dim_value: dim, ..LEGAL };
-            assert_eq!(check_hopper(&problem, Direction::Forward).is_ok(), forward, "{dim}");
-            assert_eq!(check_hopper(&problem, Direction::Backward).is_ok(), backward, "{dim}");
+            assert_eq!(check_hopper_fmha(&problem, Direction::Forward).is_ok(), forward, "{dim}");
+            assert_eq!(check_hopper_fmha(&problem, Direction::Backward).is_ok(), backward, "{dim}");
         }
-        let error = check_hopper(&Dense { scale: 0.0, ..LEGAL }, Direction::Forward).unwrap_err();
+        let error = check_hopper_fmha(&Dense { scale: 0.0, ..LEGAL }, Direction::Forward).unwrap_err();
         assert!(error.to_string().contains("scale"), "{error}");
     }
 

@@ -8,6 +8,7 @@ use crate::backend::Backend;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::launch;
+use crate::neighborhood::Axis;
 use crate::permutation::TokenPermutation;
 use crate::problem::Problem;
 use crate::sys;
@@ -43,7 +44,7 @@ impl Schedule {
     }
 }
 
-/// The token order of the Hopper backend for tiles of `tile` tokens: what query, out, logsumexp and their
+/// The token order of the Hopper and Blackwell backends for tiles of `tile` tokens: what query, out, logsumexp and their
 /// gradients are permuted by with the query tile, key, value and their gradients with the key tile.
 ///
 /// A permuted tensor is `[batch, tokens_permuted, heads, dim]`; the operations see the groups of a
@@ -51,13 +52,17 @@ impl Schedule {
 ///
 /// # Errors
 /// As [`TokenPermutation::new`].
-pub fn hopper_order(problem: &Problem, tile: &[usize; 3]) -> Result<TokenPermutation> {
-    let dilation: Vec<usize> = problem.axes().iter().map(|axis| axis.dilation).collect();
-    TokenPermutation::new(&problem.extents(), &tile[..problem.rank()], &dilation, true)
+pub fn tiled_order(problem: &Problem, tile: &[usize; 3]) -> Result<TokenPermutation> {
+    let axes = problem.axes();
+    let three =
+        |part: fn(&Axis) -> usize| -> [usize; 3] { std::array::from_fn(|at| axes.get(at).map_or(1, part)) };
+    let (extents, dilation) = (three(|axis| axis.extent), three(|axis| axis.dilation));
+    let rank = problem.rank();
+    TokenPermutation::new(&extents[..rank], &tile[..rank], &dilation[..rank], true)
 }
 
 /// Neighborhood attention on Hopper (`natten_hopper_na{1,2,3}d_forward`), over tensors in the order of
-/// [`hopper_order`].
+/// [`tiled_order`].
 ///
 /// float16 or bfloat16; one head dim of 32, 64, 128 or 256; as many key heads as query heads; no extra
 /// tokens; a scale other than 0; tensors aligned to 16 bytes; `logsumexp` is required. The kernel is the
@@ -80,9 +85,47 @@ pub unsafe fn hopper_na_forward(
     check_hopper_fna(problem, Direction::Forward)?;
     check_forward_pointers(tensors, 16)?;
     check_pointers(&[("logsumexp", tensors.logsumexp.cast(), 4)])?;
+    let args = forward_args(problem, tiles, schedule.number(), 0, tensors, launch)?;
+    // SAFETY: the caller's promise about the pointers, which `args` repeats.
+    unsafe { launch::tiled_fna_forward(Backend::HopperFna, problem.rank() - 1, &args) }
+}
+
+/// Gradients of [`hopper_na_forward`] (`natten_hopper_na{1,2,3}d_backward`), added in varying order.
+///
+/// Head dims 32, 64 and 128. All tensors, `out`, `grad_out` and `logsumexp` among them, are in the order
+/// of the tiles given here, which need not be those of the forward pass. `delta` is not used and may be
+/// null.
+///
+/// # Errors
+/// As [`hopper_na_forward`].
+///
+/// # Safety
+/// As [`hopper_na_forward`]; the gradients overlap nothing else.
+pub unsafe fn hopper_na_backward(
+    problem: &Problem,
+    tiles: &Tiles,
+    tensors: &BackwardTensors,
+    launch: &Launch,
+) -> Result<()> {
+    check_hopper_fna(problem, Direction::Backward)?;
+    check_backward_pointers(tensors, 16)?;
+    let args = backward_args(problem, tiles, tensors, launch)?;
+    // SAFETY: the caller's promise about the pointers, which `args` repeats.
+    unsafe { launch::tiled_fna_backward(Backend::HopperFna, problem.rank() - 1, &args) }
+}
+
+/// What a tiled forward operation is called with; `kernel_type` is Hopper's, `persistent` Blackwell's.
+pub(super) fn forward_args(
+    problem: &Problem,
+    tiles: &Tiles,
+    kernel_type: i32,
+    persistent: i32,
+    tensors: &ForwardTensors,
+    launch: &Launch,
+) -> Result<sys::natten_tiled_fna_forward_args> {
     let shape = Shape::new(problem)?;
     let tiled = Tiled::new(problem, tiles)?;
-    let args = sys::natten_tiled_fna_forward_args {
+    Ok(sys::natten_tiled_fna_forward_args {
         size: size_of::<sys::natten_tiled_fna_forward_args>() as u32,
         dtype: shape.dtype,
         query: tensors.query,
@@ -106,8 +149,8 @@ pub unsafe fn hopper_na_forward(
         causal: shape.causal,
         query_tile: three("query tile", tiles.query)?,
         key_tile: three("key tile", tiles.key)?,
-        kernel_type: schedule.number(),
-        persistent: 0,
+        kernel_type,
+        persistent,
         scale: problem.scale(),
         scale_q: 1.0,
         scale_k: 1.0,
@@ -115,33 +158,19 @@ pub unsafe fn hopper_na_forward(
         inv_scale_o: 1.0,
         stream: launch.stream.0,
         allocator: launch.allocator.0,
-    };
-    // SAFETY: the caller's promise about the pointers, which `args` repeats.
-    unsafe { launch::hopper_fna_forward(Backend::HopperFna, problem.rank() - 1, &args) }
+    })
 }
 
-/// Gradients of [`hopper_na_forward`] (`natten_hopper_na{1,2,3}d_backward`), added in varying order.
-///
-/// Head dims 32, 64 and 128. All tensors, `out`, `grad_out` and `logsumexp` among them, are in the order
-/// of the tiles given here, which need not be those of the forward pass. `delta` is not used and may be
-/// null.
-///
-/// # Errors
-/// As [`hopper_na_forward`].
-///
-/// # Safety
-/// As [`hopper_na_forward`]; the gradients overlap nothing else.
-pub unsafe fn hopper_na_backward(
+/// What a tiled backward operation is called with.
+pub(super) fn backward_args(
     problem: &Problem,
     tiles: &Tiles,
     tensors: &BackwardTensors,
     launch: &Launch,
-) -> Result<()> {
-    check_hopper_fna(problem, Direction::Backward)?;
-    check_backward_pointers(tensors, 16)?;
+) -> Result<sys::natten_tiled_fna_backward_args> {
     let shape = Shape::new(problem)?;
     let tiled = Tiled::new(problem, tiles)?;
-    let args = sys::natten_tiled_fna_backward_args {
+    Ok(sys::natten_tiled_fna_backward_args {
         size: size_of::<sys::natten_tiled_fna_backward_args>() as u32,
         dtype: shape.dtype,
         query: tensors.query,
@@ -173,22 +202,14 @@ pub unsafe fn hopper_na_backward(
         scale: problem.scale(),
         stream: launch.stream.0,
         allocator: launch.allocator.0,
-    };
-    // SAFETY: the caller's promise about the pointers, which `args` repeats.
-    unsafe { launch::hopper_fna_backward(Backend::HopperFna, problem.rank() - 1, &args) }
+    })
 }
 
 /// The rules of the hopper_fna backend that do not depend on a device or an artifact.
 pub(crate) fn check_hopper_fna(problem: &Problem, direction: Direction) -> Result<()> {
     let backend = Backend::HopperFna;
     device_dtype(problem.dtype(), &[Dtype::Float16, Dtype::Bfloat16], backend.name())?;
-    if problem.dim() != problem.dim_value() {
-        return Err(Error::unsupported(format!(
-            "{backend} takes one head dim, got {} and {}",
-            problem.dim(),
-            problem.dim_value()
-        )));
-    }
+    check_one_head_dim(backend, problem.dim(), problem.dim_value())?;
     check_hopper_head_dim(backend, problem.dim(), problem.scale(), direction)?;
     if problem.heads() != problem.heads_kv() {
         return Err(Error::unsupported(format!(
@@ -197,12 +218,25 @@ pub(crate) fn check_hopper_fna(problem: &Problem, direction: Direction) -> Resul
             problem.heads()
         )));
     }
-    if problem.extra_kv() > 0 {
-        return Err(Error::unsupported(format!(
-            "{backend} takes no extra key/value tokens, got {}",
-            problem.extra_kv()
-        )));
+    check_no_extra(backend, problem)?;
+    check_tiled_grid(backend, problem)
+}
+
+pub(super) fn check_one_head_dim(backend: Backend, dim: usize, dim_value: usize) -> Result<()> {
+    if dim == dim_value {
+        return Ok(());
     }
+    Err(Error::unsupported(format!("{backend} takes one head dim, got {dim} and {dim_value}")))
+}
+
+pub(super) fn check_no_extra(backend: Backend, problem: &Problem) -> Result<()> {
+    match problem.extra_kv() {
+        0 => Ok(()),
+        extra => Err(Error::unsupported(format!("{backend} takes no extra key/value tokens, got {extra}"))),
+    }
+}
+
+pub(super) fn check_tiled_grid(backend: Backend, problem: &Problem) -> Result<()> {
     check_grid(
         backend.name(),
         &[("batch * dilation", problem.batch().saturating_mul(groups(problem))), ("heads", problem.heads())],
@@ -266,7 +300,7 @@ fn side(problem: &Problem, name: &str, tile: &[usize; 3]) -> Result<Side> {
             problem.rank()
         )));
     }
-    let tokens = hopper_order(problem, tile)?.tokens_permuted() / groups(problem);
+    let tokens = tiled_order(problem, tile)?.tokens_permuted() / groups(problem);
     let mut extents = [1; 3];
     for (at, axis) in problem.axes().iter().enumerate() {
         extents[at] = axis.extent.div_ceil(tile[at]).div_ceil(axis.dilation) * tile[at];
@@ -336,7 +370,7 @@ mod tests {
             for tile in [TILES.query, TILES.key] {
                 let side = side(&problem, "tile", &tile).unwrap();
                 assert_eq!(side.tokens, side.extents.iter().product::<i32>());
-                let order = hopper_order(&problem, &tile).unwrap();
+                let order = tiled_order(&problem, &tile).unwrap();
                 assert_eq!(
                     side.tokens as usize * dilation.iter().product::<usize>(),
                     order.tokens_permuted()
