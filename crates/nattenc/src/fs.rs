@@ -80,13 +80,27 @@ pub fn write_if_changed(path: &Path, bytes: &[u8]) -> anyhow::Result<bool> {
 }
 
 /// Writes those of the files that differ from what is there: all are written beside their places first and
-/// then renamed in this order, so that little can come between. Returns those that were written.
+/// then renamed in this order, so that little can come between. Returns those that were written. A file keeps
+/// its permissions; one that nobody may write is refused before anything is written.
 pub fn write_together(files: &[(PathBuf, Vec<u8>)]) -> anyhow::Result<Vec<PathBuf>> {
+    use std::os::unix::fs::PermissionsExt;
     let mut staged = Vec::new();
     for (path, bytes) in files {
-        if read_if_exists(path)?.is_none_or(|old| old != *bytes) {
-            staged.push((stage(path, bytes)?, path));
+        let old = read_if_exists(path)?;
+        if old.as_ref() == Some(bytes) {
+            continue;
         }
+        let file = stage(path, bytes)?;
+        if old.is_some() {
+            let mode = std::fs::metadata(path).map_err(|e| failed("read", path, &e))?.permissions().mode();
+            if mode & 0o222 == 0 {
+                return Err(Failure::config(format!("{}: is read-only", path.display()))
+                    .hint(format!("make it writable, as with chmod u+w {}", path.display()))
+                    .into());
+            }
+            set_mode(file.path(), mode & 0o777)?;
+        }
+        staged.push((file, path));
     }
     let mut written = Vec::new();
     for (file, path) in staged {
@@ -376,4 +390,28 @@ pub fn lock(path: &Path) -> anyhow::Result<FileLock> {
     let file = open_append(path)?;
     file.lock().map_err(|e| failed("lock", path, &e))?;
     Ok(FileLock(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn files_that_are_replaced_keep_their_permissions_and_read_only_ones_their_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
+        write(&a, b"old").unwrap();
+        write(&b, b"old").unwrap();
+        set_mode(&a, 0o640).unwrap();
+        set_mode(&b, 0o444).unwrap();
+        let both = [(a.clone(), b"new".to_vec()), (b.clone(), b"new".to_vec())];
+        let error = write_together(&both).unwrap_err();
+        assert_eq!(crate::failure::class(&error), Class::Config);
+        assert_eq!((read(&a).unwrap(), list(dir.path()).unwrap().len()), (b"old".to_vec(), 2));
+        set_mode(&b, 0o600).unwrap();
+        assert_eq!(write_together(&both).unwrap(), [a.clone(), b.clone()]);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&a), mode(&b), read(&b).unwrap()), (0o640, 0o600, b"new".to_vec()));
+    }
 }

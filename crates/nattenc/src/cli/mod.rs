@@ -161,7 +161,7 @@ impl SelectArgs {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Toolkit and sources")]
 pub struct SupplyArgs {
-    /// Use no network: everything must be in the store already
+    /// Use no network: everything must be in the store already, and pinned in nattenc.lock
     #[arg(long)]
     pub offline: bool,
     /// Fetch nothing that nattenc.lock does not pin

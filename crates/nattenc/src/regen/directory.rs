@@ -53,12 +53,23 @@ impl State {
     pub fn is_current(&self) -> bool {
         *self == State::default()
     }
+
+    /// Whether the list of what nattenc wrote is gone, so that nothing there is known to be its own.
+    pub fn is_foreign(&self) -> bool {
+        self.missing == [LIST]
+    }
 }
 
-/// The state of the directory, or `None` where nattenc wrote none.
+/// The state of the directory, or `None` where nothing is.
 pub fn state(at: &Path, files: &Files) -> anyhow::Result<Option<State>> {
-    let Some(list) = list(at)? else { return Ok(None) };
     let mut state = State::default();
+    let Some(list) = list(at)? else {
+        if !at.is_dir() || walk(at)?.is_empty() {
+            return Ok(None);
+        }
+        state.missing.push(LIST.to_owned());
+        return Ok(Some(state));
+    };
     for (path, sha256) in &list {
         match fs::read_if_exists(&at.join(path))? {
             None => state.missing.push(path.clone()),
@@ -266,6 +277,18 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_lost_its_list_is_not_current() {
+        let (_keep, at) = dir();
+        let wanted = files(&[("a/0.cu", "one")]);
+        assert!(state(&at, &wanted).unwrap().is_none());
+        write(&at, &[("a/0.cu", "one")], false).unwrap();
+        assert!(state(&at, &wanted).unwrap().unwrap().is_current());
+        fs::remove_file(&at.join(LIST)).unwrap();
+        let lost = state(&at, &wanted).unwrap().unwrap();
+        assert!(lost.is_foreign() && !lost.is_current());
+    }
+
+    #[test]
     fn only_files_that_differ_are_written_and_only_ours_are_removed() {
         let (_root, at) = dir();
         write(&at, &[("a/one.cu", "1"), ("a/two.cu", "2"), ("b/three.cu", "3")], false).unwrap();
@@ -345,7 +368,7 @@ mod tests {
             assert_eq!(class(&error), Class::Config);
         }
         assert_eq!(content(&at), [("precious".into(), "x".into())]);
-        assert_eq!(state(&at, &Files::new()).unwrap(), None);
+        assert!(state(&at, &Files::new()).unwrap().unwrap().is_foreign());
     }
 
     #[test]

@@ -302,6 +302,7 @@ impl Verdict {
         let mut lines = self.lines();
         lines.push(match lines.len() {
             0 => format!("{} is up to date", record::FILE),
+            1 => format!("{}: 1 difference", record::FILE),
             count => format!("{}: {count} differences", record::FILE),
         });
         lines.join("\n")
@@ -321,9 +322,9 @@ impl Verdict {
             .into());
         }
         Err(Failure::integrity(format!(
-            "{} differences between what is rendered and what {} and build/autogen hold",
-            self.differences(),
-            record::FILE
+            "what is rendered is not what {} and build/autogen hold: {} of them differ",
+            record::FILE,
+            self.differences()
         ))
         .hint(self.next_step())
         .into())
@@ -334,6 +335,9 @@ impl Verdict {
             return format!(
                 "`nattenc regen --upstream {recorded}` completes the change, `--upstream {named}` takes it back"
             );
+        }
+        if let Some(foreign) = self.directories.iter().find(|checked| checked.state.is_foreign()) {
+            return format!("move {} away and run `nattenc regen`", foreign.path);
         }
         if self.directories.iter().any(|Checked { state, .. }| !state.edited.is_empty()) {
             return "make the edits in templates/ instead, then `nattenc regen --force`, which loses those in build/autogen".to_owned();
