@@ -96,7 +96,7 @@ fn a_file_that_was_edited_by_hand_is_named_and_kept_until_forced() {
     project.run(&["regen"]).check(8, &["fna/fna_011.cu was edited by hand", "--force"]);
     assert!(snapshot(&project) == before);
     let check = project.run(&["regen", "--check", "--json"]);
-    check.check(8, &["1 differences"]);
+    check.check(8, &["differ in 1 place"]);
     let verdict = json(&check.stdout);
     assert_eq!(verdict["directories"][0]["edited"], serde_json::json!(["fna/fna_011.cu"]));
     assert_eq!(verdict["up_to_date"], false);
@@ -117,7 +117,7 @@ fn added_removed_and_changed_files_are_listed_against_the_lock_and_regen_renews_
     project.edit("autogen.lock", &other, "\"fmha/fmha_001.cu\" = \"00\"");
     let before = snapshot(&project);
     let check = project.run(&["regen", "--check"]);
-    check.check(8, &["3 differences", "run `nattenc regen`"]);
+    check.check(8, &["differ in 3 places", "run `nattenc regen`"]);
     let lines: Vec<&str> = check.stdout.lines().collect();
     assert_eq!(
         lines,
@@ -171,7 +171,7 @@ fn another_natten_in_build_toml_than_in_the_lock_is_a_bump_that_was_cut_short() 
     let project = project();
     project.edit("build.toml", "natten = \"0.21.7\"", "natten = \"0.21.6\"");
     let before = snapshot(&project);
-    project.run(&["regen", "--check"]).check(8, &["1 differences"]);
+    project.run(&["regen", "--check"]).check(8, &["differ in 1 place"]);
     project.run(&["regen"]).check(2, &["recorded for natten 0.21.7", "nattenc regen --upstream 0.21.6"]);
     assert!(snapshot(&project) == before);
 }

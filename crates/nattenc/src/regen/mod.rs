@@ -322,9 +322,12 @@ impl Verdict {
             .into());
         }
         Err(Failure::integrity(format!(
-            "what is rendered is not what {} and build/autogen hold: {} of them differ",
+            "what is rendered and what {} and build/autogen hold differ in {}",
             record::FILE,
-            self.differences()
+            match self.differences() {
+                1 => "1 place".to_owned(),
+                count => format!("{count} places"),
+            }
         ))
         .hint(self.next_step())
         .into())
