@@ -1,4 +1,4 @@
-//! For tests: a small seeded generator, so that a failure can be repeated.
+//! For tests: a small seeded generator, so that a failure can be repeated, and comparisons of numbers.
 
 /// xorshift64*: enough for test data.
 pub(crate) struct Random(u64);
@@ -24,4 +24,18 @@ impl Random {
     pub(crate) fn vec(&mut self, len: usize) -> Vec<f64> {
         (0..len).map(|_| (self.next() >> 11) as f64 / (1_u64 << 52) as f64 - 1.0).collect()
     }
+}
+
+/// Every element within `tolerance`, relative to one more than the expected magnitude.
+#[track_caller]
+pub(crate) fn assert_close(found: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (at, (a, b)) in found.iter().zip(expected).enumerate() {
+        assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "element {at}: {a} is not {b}");
+    }
+}
+
+/// The same numbers in double precision.
+pub(crate) fn widen(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|x| f64::from(*x)).collect()
 }

@@ -505,6 +505,13 @@ fn record(what: &str, key: &str, outputs: Vec<execute::cache::Blob>, setting: &S
     }
 }
 
+/// The failure for a dry run whose phases do not fit together.
+fn unusable(toolkit: &Toolkit, unit: &plan::UnitPlan, why: &str) -> Failure {
+    Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
+        .unit(unit.label())
+        .hint("use a toolkit release that `nattenc variants` lists")
+}
+
 /// Compile jobs of every unit, then the link jobs.
 fn graph(
     plan: &Plan,
@@ -520,11 +527,8 @@ fn graph(
     let mut objects: Vec<(String, JobId)> = Vec::new();
     for (unit, text) in plan.units.iter().zip(&texts.units) {
         let dry = unit_dry_run(&mut dry_runs, unit, toolkit, setting)?;
-        let object = compile::unit(&mut graph, unit, text, dry, &programs, table).map_err(|why| {
-            Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
-                .unit(unit.label())
-                .hint("use a toolkit release that `nattenc variants` lists")
-        })?;
+        let object = compile::unit(&mut graph, unit, text, dry, &programs, table)
+            .map_err(|why| unusable(toolkit, unit, &why))?;
         objects.push((unit.name.clone(), object));
     }
     let tools = link::Tools {

@@ -1,7 +1,9 @@
 //! The phases of `nattenc verify --share-ptx`: a sample of kernels compiled for a capability both ways,
 //! through its own PTX and through another's, and compared.
 
-use super::{Parts, Project, lay_out, lock, probe_toolkit, programs, unit_dry_run, unit_text, watch_signals};
+use super::{
+    Parts, Project, lay_out, lock, probe_toolkit, programs, unit_dry_run, unit_text, unusable, watch_signals,
+};
 use crate::config::share::Mode;
 use crate::config::{Config, Place, Variant};
 use crate::execute::cache::Cache;
@@ -147,18 +149,16 @@ pub fn prove_sharing(
     probe_toolkit(toolkit, &setting, &search.surroundings)?;
 
     let programs = programs(toolkit)?;
+    let table = cost::table()?;
     let mut graph = Graph::default();
     let mut dry_runs = BTreeMap::new();
     let mut jobs: Vec<Vec<JobId>> = Vec::new();
     for (Sample { unit, .. }, text) in chosen.samples.iter().zip(&texts) {
         let dry = unit_dry_run(&mut dry_runs, unit, toolkit, &setting)?;
-        jobs.push(compile::device(&mut graph, unit, text, dry, &programs, cost::table()?).map_err(
-            |why| {
-                Failure::toolchain(format!("the dry run of nvcc {} cannot be used: {why}", toolkit.version))
-                    .unit(unit.label())
-                    .hint("use a toolkit release that `nattenc variants` lists")
-            },
-        )?);
+        jobs.push(
+            compile::device(&mut graph, unit, text, dry, &programs, table)
+                .map_err(|why| unusable(toolkit, unit, &why))?,
+        );
     }
     reporter.phase(&format!(
         "comparing {} kernels in {} units, {} jobs; at most {} at once",

@@ -316,7 +316,8 @@ pub fn plan(
     }
     check_units(&plan, config)?;
     check_selectors(&asked.scope, catalog)?;
-    check_unit_names(&plan, &asked.scope, catalog)?;
+    let listed = plan.sections.iter().flat_map(|s| &s.families).filter_map(|(name, _)| catalog.family(name));
+    check_unit_names(&asked.scope.units, &asked.scope, listed)?;
     collect_skips(&mut plan);
     note_reach(&mut plan);
     if plan.units.is_empty() {
@@ -814,29 +815,27 @@ fn check_selectors(scope: &Scope, catalog: &'static Catalog) -> anyhow::Result<(
     Ok(())
 }
 
-/// A unit that no family of the build is split into under the policy is a mistake.
-fn check_unit_names(plan: &Plan, scope: &Scope, catalog: &'static Catalog) -> anyhow::Result<()> {
-    if scope.units.is_empty() {
+/// A unit that none of the families is split into under the policy is a mistake.
+fn check_unit_names<'a>(
+    units: &[String],
+    scope: &Scope,
+    families: impl Iterator<Item = &'a Family>,
+) -> anyhow::Result<()> {
+    if units.is_empty() {
         return Ok(());
     }
     let mut names: Vec<String> = Vec::new();
-    let listed = plan.sections.iter().flat_map(|s| s.families.iter());
-    for family in listed.filter_map(|(name, _)| catalog.family(name)) {
+    for family in families {
         let count = scope.policies.of(&family.name).split(family)?.len();
         names.extend((0..count).map(|index| family.unit_name(index)));
     }
-    match scope.units.iter().find(|unit| !names.contains(unit)) {
-        None => Ok(()),
-        Some(unit) => {
-            let failure = Failure::config(format!("--unit: {unit:?} is not a unit of this plan"));
-            let near = crate::config::nearest(unit, names.iter().map(String::as_str));
-            Err(match near {
-                Some(near) => failure.hint(format!("did you mean {near:?}? other policies have other units")),
-                None => failure.hint("see the units in `nattenc plan --json`; other policies have others"),
-            }
-            .into())
-        }
-    }
+    let Some(unit) = units.iter().find(|unit| !names.contains(unit)) else { return Ok(()) };
+    let failure = Failure::config(format!("--unit: unit {unit:?} is not a unit of any family"));
+    let hint = match crate::config::nearest(unit, names.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean {near:?}? other policies have other units"),
+        None => "see the units in `nattenc plan --json`; other policies have others".to_owned(),
+    };
+    Err(failure.hint(hint).into())
 }
 
 /// Warns where newer devices than those planned for will find no code: without plain PTX nothing runs on

@@ -130,19 +130,7 @@ pub fn samples(
         }
     }
     if let Choice::Units(names) = choice {
-        let mut known: Vec<String> = Vec::new();
-        for family in &catalog.families {
-            let count = scope.policies.of(&family.name).split(family)?.len();
-            known.extend((0..count).map(|i| family.unit_name(i)));
-        }
-        if let Some(name) = names.iter().find(|n| !known.contains(n)) {
-            return Err(super::unknown(
-                "unit",
-                name,
-                known.iter().map(String::as_str),
-                "a unit of any family",
-            ));
-        }
+        super::check_unit_names(names, &scope, catalog.families.iter())?;
     }
     if found.samples.is_empty() {
         let reasons: Vec<String> =

@@ -3,7 +3,7 @@
 use super::*;
 use crate::dtype::Dtype;
 use crate::problem::ProblemBuilder;
-use crate::testing::Random;
+use crate::testing::{Random, assert_close, widen};
 use half::{bf16, f16};
 
 struct Inputs {
@@ -26,18 +26,6 @@ fn run(problem: &Problem, inputs: &Inputs) -> Forward<f64> {
 
 fn builder(extents: &[usize]) -> ProblemBuilder {
     Problem::builder(Dtype::Float64, extents).dim(4).heads(2).batch(2)
-}
-
-#[track_caller]
-fn assert_close(found: &[f64], expected: &[f64], tolerance: f64) {
-    assert_eq!(found.len(), expected.len());
-    for (at, (a, b)) in found.iter().zip(expected).enumerate() {
-        assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "element {at}: {a} is not {b}");
-    }
-}
-
-fn widen(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|x| f64::from(*x)).collect()
 }
 
 /// Attention over whatever pairs `sees(query token, key token)` admits, the plainest way.

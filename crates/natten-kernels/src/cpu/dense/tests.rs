@@ -5,7 +5,7 @@ use super::*;
 use crate::cpu;
 use crate::dtype::Dtype;
 use crate::problem::Problem;
-use crate::testing::Random;
+use crate::testing::{Random, assert_close, widen};
 
 struct Inputs {
     query: Vec<f64>,
@@ -38,18 +38,6 @@ fn base() -> Dense {
         scale: 0.7,
         ..Dense::new(Dtype::Float64)
     }
-}
-
-#[track_caller]
-fn assert_close(found: &[f64], expected: &[f64], tolerance: f64) {
-    assert_eq!(found.len(), expected.len());
-    for (at, (a, b)) in found.iter().zip(expected).enumerate() {
-        assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "element {at}: {a} is not {b}");
-    }
-}
-
-fn widen(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|x| f64::from(*x)).collect()
 }
 
 /// Neighborhood attention is tested on its own; where the two coincide they must agree, gradients too.
