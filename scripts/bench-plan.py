@@ -129,10 +129,13 @@ def main():
         args.work.mkdir(parents=True)
     upstream = {}
     if args.costs:
-        for row in csv.DictReader(open(args.costs)):
-            found = re.search(r"cuda/([a-z_]+)/source_(\d+)\.cu", row["file"])
-            if found:
-                upstream[f"{found[1]}_{int(found[2]):03}"] = float(row["cpu_s"])
+        try:
+            for row in csv.DictReader(open(args.costs)):
+                found = re.search(r"cuda/([a-z_]+)/source_(\d+)\.cu", row["file"])
+                if found:
+                    upstream[f"{found[1]}_{int(found[2]):03}"] = float(row["cpu_s"])
+        except (KeyError, TypeError, ValueError) as why:
+            raise SystemExit(f"bench-plan.py: {args.costs} is no table with columns file and cpu_s: {why!r}")
 
     def group(unit):
         if unit not in live:

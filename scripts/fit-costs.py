@@ -412,8 +412,12 @@ def main():
 
     found = {}
     for tag, (plan, history) in enumerate(args.sample):
-        history, _, speed = history.partition("@")
-        for key, measured in jobs(plan, history, float(speed or 1), tag).items():
+        history, _, text = history.partition("@")
+        try:
+            speed = float(text or 1)
+        except ValueError:
+            raise SystemExit(f"fit-costs.py: {history}@{text}: {text!r} is no number; write HISTORY@0.7")
+        for key, measured in jobs(plan, history, speed, tag).items():
             found.setdefault(key, []).extend(measured)
     if not found:
         raise SystemExit("fit-costs.py: no history has a job of its plan; the table is as it was")
@@ -422,7 +426,12 @@ def main():
     except OSError as error:
         raise SystemExit(f"fit-costs.py: {args.table}: {error}")
     table = tomllib.loads(text)
-    wholes = [whole for sample in args.totals for whole in totals(*sample)]
+    try:
+        wholes = [whole for sample in args.totals for whole in totals(*sample)]
+    except OSError as error:
+        raise SystemExit(f"fit-costs.py: --totals: {error}")
+    except (KeyError, TypeError, ValueError) as why:
+        raise SystemExit(f"fit-costs.py: --totals: no table with columns file, capability, exit and cpu_s: {why!r}")
     print(f"{'':<18} {'':<10} {'':>5} {'':>5} " + " ".join(f"{q:>9} {'left out':>9}" for q in ("cpu", "memory", "bytes")))
     out = [text[: text.index("\n[family.")].rstrip("\n"), *rows(table, with_totals(found, wholes, table), args.machine)]
     if not args.check:
