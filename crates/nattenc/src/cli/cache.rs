@@ -15,7 +15,7 @@ builds run: a build that misses something runs its job again. Downloads (NATTENC
 part of it.
 
 JSON: schema_version (1), cache (the directory), and, each amount with count and bytes,
-  stats: entries, blobs, bytes, kinds, ages, oldest_use_seconds, unreferenced, temporary, foreign, history
+  stats: entries, blobs, without_bytes, bytes, kinds, ages, oldest_use_seconds, unreferenced, temporary, foreign, history
   gc: old, large, leftovers, kept, spared, stuck (count, first)
   verify: entries, blobs, damaged (path, why, stuck), foreign
   clear: removed, stuck

@@ -5,9 +5,13 @@
 //! keyed by trees (cheap), later phases by the preprocessed text (exact), so a header edit that does
 //! not change a unit's text re-runs the preprocessor alone.
 //!
-//! Nothing here is trusted: bytes are digested when they are loaded, an action whose outputs are gone
-//! is no hit, and an entry that cannot be written costs a warning, never a build. When an entry was last of
-//! use is the modification time of its files; [`super::upkeep`] evicts by it.
+//! An action says what its outputs are by their digests, so it is a hit without their bytes: those are read
+//! when a job that runs needs them, and one whose input is gone has its producer run again. A cache of all
+//! actions and the objects alone is enough to link.
+//!
+//! Nothing here is trusted: bytes are digested when they are loaded, and an entry that cannot be written costs
+//! a warning, never a build. When a file was last of use is its modification time; [`super::upkeep`] evicts by
+//! it.
 
 use crate::fs;
 use serde::{Deserialize, Serialize};
@@ -116,9 +120,11 @@ impl Cache {
         trouble.0.clone()
     }
 
-    /// Whether the bytes are there; notes that they were of use.
-    fn holds(&self, sha256: &str) -> bool {
-        self.roots.iter().any(|root| fs::note_use(&place(root, "cas", sha256), USE))
+    /// Notes that the bytes were of use, though nobody reads them now.
+    pub fn keep(&self, blobs: &[Blob]) {
+        for blob in blobs {
+            let _ = self.roots.iter().any(|root| fs::note_use(&place(root, "cas", &blob.sha256), USE));
+        }
     }
 
     /// Writes to the first root that can be written.
@@ -133,14 +139,11 @@ impl Cache {
         fs::write(&place(instead, kind, digest), bytes)
     }
 
-    /// The finished action of this key, if its record can be read and all its outputs are there.
+    /// The finished action of this key, if its record can be read. The bytes of its outputs may be gone.
     pub fn action(&self, key: &str) -> Option<Action> {
         self.roots.iter().find_map(|root| {
             let path = place(root, "ac", key);
             let action: Action = serde_json::from_slice(&fs::read_if_exists(&path).ok()??).ok()?;
-            if !action.outputs.iter().all(|b| self.holds(&b.sha256)) {
-                return None;
-            }
             fs::note_use(&path, USE);
             Some(action)
         })
@@ -166,7 +169,9 @@ impl Cache {
         self.roots.iter().find_map(|root| {
             let path = place(root, "cas", &blob.sha256);
             let found = unpack(&fs::read_if_exists(&path).ok()??, &blob.sha256);
-            if found.is_none() {
+            if found.is_some() {
+                fs::note_use(&path, USE);
+            } else {
                 let _ = fs::remove_file(&path);
             }
             found
@@ -227,16 +232,16 @@ mod tests {
     }
 
     #[test]
-    fn action_without_its_outputs_is_no_hit() {
+    fn action_is_a_hit_without_its_bytes() {
         let home = tempfile::tempdir().unwrap();
         let cache = Cache::new(home.path(), &home.path().join("instead"));
         let blob = cache.put(b"cubin").unwrap();
         let action = action(&blob);
         let key = Key::new("cicc").finish();
         cache.put_action(&key, &action).unwrap();
-        assert_eq!(cache.action(&key), Some(action));
         fs::remove_file(&at(&cache, &blob)).unwrap();
-        assert_eq!(cache.action(&key), None);
+        assert_eq!(cache.action(&key), Some(action));
+        assert_eq!(cache.get(&blob), None);
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub struct Built {
 /// How one command ended, as a worker reports it.
 enum Ended {
     Done(Action),
-    /// An input's bytes were no longer in the cache: this job must run again.
+    /// The bytes of an input are not in the cache: the job that made them must run again.
     Lost(JobId),
     Failed(anyhow::Error),
     /// A signal ended it that nattenc did not send.
@@ -160,6 +160,12 @@ struct Coordinator<'a> {
     estimated: Option<Instant>,
     /// Jobs that died once and run again, alone.
     second_tries: BTreeSet<JobId>,
+    /// Jobs that are known to the cache without the bytes that they made, and must run for those.
+    lost: BTreeSet<JobId>,
+    /// How often each job had to run for that.
+    losses: BTreeMap<JobId, usize>,
+    /// Whether a wanted job reads what a job made, or it is one itself: its bytes are kept in the cache longer.
+    kept: Vec<bool>,
     history: History,
     keys: Vec<String>,
     failures: Vec<anyhow::Error>,
@@ -167,7 +173,7 @@ struct Coordinator<'a> {
     seen: BTreeMap<String, String>,
 }
 
-/// How often lost outputs of the end are made again before that is a failure.
+/// How often bytes that the cache lost are made again in one run before that is a failure.
 const REPAIRS: usize = 3;
 
 /// Runs every job of `graph` whose outputs are not in the cache. The first outputs of the jobs in `wanted`
@@ -190,6 +196,11 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
     let predicted: Vec<Cost> = graph.jobs().iter().map(|job| history.predict(job)).collect();
     let cpu: Vec<f64> = predicted.iter().map(|cost| cost.cpu).collect();
     let eta = Eta::new(graph, &predicted, limits.jobs, limits.memory);
+    let mut kept = vec![false; count];
+    for id in wanted {
+        kept[*id] = true;
+        graph.jobs()[*id].inputs.iter().filter_map(producer).for_each(|from| kept[from] = true);
+    }
     let mut coordinator = Coordinator {
         graph,
         setting,
@@ -203,6 +214,9 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
         began: Instant::now(),
         estimated: None,
         second_tries: BTreeSet::new(),
+        lost: BTreeSet::new(),
+        losses: BTreeMap::new(),
+        kept,
         history,
         keys: vec![String::new(); count],
         failures: Vec::new(),
@@ -232,10 +246,7 @@ impl Coordinator<'_> {
         limits: Limits,
     ) -> anyhow::Result<(u64, Vec<Vec<u8>>)> {
         let mut peak = self.run(limits)?;
-        for round in 0..=REPAIRS {
-            if !self.failures.is_empty() {
-                break;
-            }
+        while self.failures.is_empty() {
             let read =
                 |id: &JobId| self.outputs[*id].first().and_then(|b| self.setting.cache.get(b)).ok_or(*id);
             let (bytes, lost): (Vec<_>, Vec<_>) = wanted.iter().map(read).partition(Result::is_ok);
@@ -243,21 +254,30 @@ impl Coordinator<'_> {
                 return Ok((peak, bytes.into_iter().flatten().collect()));
             }
             for id in lost.into_iter().filter_map(Result::err) {
-                let label = &self.graph.jobs()[id].label;
-                if round == REPAIRS {
-                    return Err(Failure::integrity(format!(
-                        "{label}: the cache loses it each time it is made"
-                    ))
-                    .hint("check the disk that holds the store, or name another with NATTENC_HOME")
-                    .into());
-                }
-                self.setting.reporter.warning(&format!("the cache lost {label}; it is made again"));
-                self.eta.back(id);
-                self.states[id] = State::Ready;
+                self.run_for_bytes(id, "the artifact")?;
             }
             peak = peak.max(self.run(limits)?);
         }
         Ok((peak, Vec::new()))
+    }
+
+    /// Has a job run whose record is in the cache without the bytes, and says for whom.
+    fn run_for_bytes(&mut self, id: JobId, reader: &str) -> anyhow::Result<()> {
+        let name = self.name(id);
+        let losses = self.losses.entry(id).or_default();
+        *losses += 1;
+        if *losses > REPAIRS {
+            return Err(Failure::integrity(format!("{name}: the cache loses it each time it is made"))
+                .hint("check the disk that holds the store, or name another with NATTENC_HOME")
+                .into());
+        }
+        self.setting.reporter.phase(&format!(
+            "{name} runs again: {reader} needs its output, which the cache does not hold any more"
+        ));
+        self.lost.insert(id);
+        self.eta.back(id);
+        self.states[id] = State::Ready;
+        Ok(())
     }
 
     fn run(&mut self, limits: Limits) -> anyhow::Result<u64> {
@@ -478,6 +498,7 @@ impl Coordinator<'_> {
         let job = &self.graph.jobs()[id];
         match ended {
             Ended::Done(action) => {
+                self.lost.remove(&id);
                 if let Err(error) = self.setting.cache.put_action(&self.keys[id], &action) {
                     self.setting
                         .reporter
@@ -491,16 +512,11 @@ impl Coordinator<'_> {
                 self.done(id, &action, How::Ran)
             }
             Ended::Lost(producer) => {
-                self.setting.reporter.warning(&format!(
-                    "{}: the cache lost an output of {}; it runs again",
-                    job.label,
-                    self.graph.jobs()[producer].label
-                ));
                 self.states[id] = State::Waiting(BTreeSet::from([producer]));
                 self.eta.back(id);
                 if self.states[producer] == State::Done {
-                    self.eta.back(producer);
-                    self.states[producer] = State::Ready;
+                    let reader = self.name(id);
+                    self.run_for_bytes(producer, &reader)?;
                 }
                 Ok(())
             }
@@ -535,12 +551,16 @@ impl Coordinator<'_> {
     /// Called once all inputs of a job are known: a hit is done at once, a miss is ready.
     fn inputs_known(&mut self, id: JobId) -> anyhow::Result<()> {
         self.keys[id] = self.key(id)?;
-        match self.setting.cache.action(&self.keys[id]) {
+        let known = if self.lost.contains(&id) { None } else { self.setting.cache.action(&self.keys[id]) };
+        match known {
             Some(action)
                 if action.outputs.len() == self.graph.jobs()[id].outputs.len()
                     && self.headers_unchanged(&action) =>
             {
                 self.eta.settled(id);
+                if self.kept[id] {
+                    self.setting.cache.keep(&action.outputs);
+                }
                 self.setting.reporter.finished(&self.graph.jobs()[id], Outcome::Cached);
                 self.done(id, &action, How::Cached)
             }
@@ -664,10 +684,13 @@ mod tests {
     struct Counts {
         alive: Mutex<(usize, usize)>,
         warnings: Mutex<Vec<String>>,
+        phases: Mutex<Vec<String>>,
     }
 
     impl Reporter for Counts {
-        fn phase(&self, _: &str) {}
+        fn phase(&self, text: &str) {
+            self.phases.lock().unwrap().push(text.to_owned());
+        }
         fn planned(&self, _: usize) {}
         fn started(&self, _: &Job) {
             let mut alive = self.alive.lock().unwrap();
@@ -819,7 +842,33 @@ mod tests {
         let again = bench.run(&chain("word")).unwrap();
         assert_eq!(ran(&again), ["upper", "twice"]);
         assert_eq!(again.outputs, first.outputs);
-        assert!(bench.reporter.warnings.lock().unwrap()[0].contains("lost an output of upper"));
+        let told = "cicc upper runs again: cicc twice needs its output";
+        assert!(bench.reporter.phases.lock().unwrap().iter().any(|text| text.starts_with(told)));
+    }
+
+    #[test]
+    fn bytes_that_nobody_reads_may_be_gone() {
+        let mut graph = Graph::default();
+        let mut last = graph.add(sh("0", "echo x >0", vec![], "0"));
+        for i in 1..6 {
+            let script = format!("cat {} >{i}; echo {i} >>{i}", i - 1);
+            let input = output(&(i - 1).to_string(), last);
+            last = graph.add(sh(&i.to_string(), &script, vec![input], &i.to_string()));
+        }
+        // All but the end: nothing runs. The end too, but for one that it can be made from: it begins there.
+        // All: the whole chain runs.
+        for (gone, again) in [(&[0, 1, 2, 3, 4][..], 0), (&[0, 1, 3, 4, 5], 3), (&[0, 1, 2, 3, 4, 5], 6)] {
+            let bench = Bench::new();
+            let first = bench.run(&graph).unwrap();
+            for id in gone {
+                let digest = &first.outputs[*id][0].sha256;
+                let cas = bench.home.path().join("cache/cas");
+                crate::fs::remove_file(&cas.join(&digest[..2]).join(digest)).unwrap();
+            }
+            crate::fs::remove_dir(&bench.home.path().join("a")).unwrap();
+            let built = bench.run(&graph).unwrap();
+            assert_eq!((ran(&built).len(), &built.wanted), (again, &first.wanted), "{gone:?}");
+        }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! safe beside running builds: a file is removed by one call, a build that misses one runs its job again, and
 //! while builds run nothing is evicted that was of use a moment ago.
 //!
-//! An entry is an action with the bytes that no other action has. Bytes without an action (of a build that was
-//! cut short) are entries too.
+//! The bytes that jobs made go first, by themselves: an action is a few hundred bytes, and spares its job as
+//! long as nobody reads what that made.
 
 #[cfg(test)]
 mod tests;
@@ -62,14 +62,6 @@ pub struct Bounds {
     pub size: Option<u64>,
     /// Since the last use.
     pub age: Option<Duration>,
-}
-
-/// What can be evicted at once: an action, if there is one, with bytes that go with it.
-struct Entry<'a> {
-    action: Option<&'a File>,
-    blobs: Vec<&'a File>,
-    used: i128,
-    bytes: u64,
 }
 
 fn now() -> i128 {
@@ -147,27 +139,16 @@ impl Files {
         self.actions.par_iter().map(|file| (file, read(file))).collect()
     }
 
-    /// What can be evicted, the first to go first.
-    fn entries(&self) -> Vec<Entry<'_>> {
-        let blobs: BTreeMap<&str, &File> = self.blobs.iter().map(|b| (b.digest.as_str(), b)).collect();
-        // Of actions with the same bytes the one that was of use last keeps them.
-        let mut actions = self.read_actions();
-        actions.sort_by_key(|(file, _)| std::cmp::Reverse(file.used));
-        let mut taken: BTreeSet<&str> = BTreeSet::new();
-        let mut entries = Vec::new();
-        for (file, action) in &actions {
-            let outputs = action.iter().flat_map(|action| &action.outputs);
-            let own: Vec<&File> = outputs
-                .filter_map(|blob| blobs.get(blob.sha256.as_str()).copied())
-                .filter(|blob| taken.insert(&blob.digest))
-                .collect();
-            let bytes = file.size + own.iter().map(|blob| blob.size).sum::<u64>();
-            entries.push(Entry { action: Some(file), blobs: own, used: file.used, bytes });
-        }
-        let others = self.blobs.iter().filter(|blob| !taken.contains(blob.digest.as_str()));
-        entries.extend(others.map(|b| Entry { action: None, blobs: vec![b], used: b.used, bytes: b.size }));
-        entries.sort_by_key(|entry| (entry.used / SAME_TIME, std::cmp::Reverse(entry.bytes), entry.used));
-        entries
+    /// What can be evicted, the first to go first: bytes before actions, by last use.
+    fn candidates(&self) -> Vec<&File> {
+        let order = |file: &&File| {
+            (file.used / SAME_TIME, std::cmp::Reverse(file.size), file.used, file.digest.clone())
+        };
+        let [mut blobs, mut actions] =
+            [&self.blobs, &self.actions].map(|files| files.iter().collect::<Vec<_>>());
+        blobs.sort_by_cached_key(order);
+        actions.sort_by_cached_key(order);
+        blobs.into_iter().chain(actions).collect()
     }
 }
 
@@ -213,9 +194,11 @@ impl Upkeep {
         let mut ages: BTreeMap<String, Amount> = BTreeMap::new();
         let sizes: BTreeMap<&str, u64> = files.blobs.iter().map(|b| (b.digest.as_str(), b.size)).collect();
         let mut counted: BTreeSet<&str> = BTreeSet::new();
+        let mut without_bytes = 0;
         for (file, action) in &actions {
-            let outputs = action.iter().flat_map(|action| &action.outputs);
-            let bytes = outputs
+            let outputs = || action.iter().flat_map(|action| &action.outputs);
+            without_bytes += usize::from(outputs().any(|blob| !sizes.contains_key(blob.sha256.as_str())));
+            let bytes = outputs()
                 .filter_map(|blob| sizes.get_key_value(blob.sha256.as_str()))
                 .filter(|(digest, _)| counted.insert(**digest))
                 .map(|(_, size)| size)
@@ -235,6 +218,7 @@ impl Upkeep {
             cache: self.root.clone(),
             entries: files.actions.len(),
             blobs: amount(&files.blobs),
+            without_bytes,
             bytes: files.bytes(),
             kinds,
             ages,
@@ -249,7 +233,7 @@ impl Upkeep {
         })
     }
 
-    /// Digests every file and looks for the outputs of every action; removes what is damaged.
+    /// Digests every file and reads every action; removes what is damaged.
     pub fn verify(&self) -> anyhow::Result<Verdict> {
         let files = self.files()?;
         let remove = |file: &File, why: String| {
@@ -273,16 +257,9 @@ impl Upkeep {
             })
             .collect();
         for (file, action) in files.read_actions() {
-            let lost = match &action {
-                None if fs::entry(&file.path)? == fs::Entry::Absent => None,
-                None => Some("it is no record of a finished job".to_owned()),
-                Some(action) => action
-                    .outputs
-                    .iter()
-                    .find(|blob| !cache::place(&self.root, "cas", &blob.sha256).is_file())
-                    .map(|blob| format!("the bytes {} that it made are not there", blob.sha256)),
-            };
-            damaged.extend(lost.map(|why| remove(file, why)));
+            if action.is_none() && fs::entry(&file.path)? != fs::Entry::Absent {
+                damaged.push(remove(file, "it is no record of a finished job".to_owned()));
+            }
         }
         Ok(Verdict {
             schema_version: told::SCHEMA_VERSION,
@@ -311,14 +288,14 @@ impl Upkeep {
         }
         let (mut old, mut large) = (Amount::default(), Amount::default());
         let mut left = files.bytes() - leftovers.bytes;
-        for entry in files.entries() {
-            let too_old = bounds.age.is_some_and(|age| now - entry.used > nanoseconds(age));
+        for file in files.candidates() {
+            let too_old = bounds.age.is_some_and(|age| now - file.used > nanoseconds(age));
             if !too_old && bounds.size.is_none_or(|size| left <= size) {
                 continue;
             }
-            if let Some(bytes) = done.evict(&entry) {
-                left -= bytes;
-                if too_old { old.add(bytes) } else { large.add(bytes) }
+            if done.evict(file) {
+                left -= file.size;
+                if too_old { old.add(file.size) } else { large.add(file.size) }
             }
         }
         let removed = std::mem::take(&mut done.removed);
@@ -408,19 +385,15 @@ impl Removal {
         }
     }
 
-    /// Removes an entry unless it was of use since it was listed, or a moment ago while builds run. Says how
-    /// many bytes that frees.
-    fn evict(&mut self, entry: &Entry<'_>) -> Option<u64> {
-        let files: Vec<&File> = entry.action.into_iter().chain(entry.blobs.iter().copied()).collect();
-        let used_since = |file: &&File| {
-            fs::stamp_if_exists(&file.path).ok().flatten().is_some_and(|s| s.mtime > file.used)
-        };
-        let just_now = self.spare && files.iter().any(|file| self.now - file.used < nanoseconds(GRACE));
-        if just_now || files.iter().any(used_since) {
+    /// Removes a file unless it was of use since it was listed, or a moment ago while builds run. Says whether
+    /// it is gone.
+    fn evict(&mut self, file: &File) -> bool {
+        let used_since =
+            || fs::stamp_if_exists(&file.path).ok().flatten().is_some_and(|stamp| stamp.mtime > file.used);
+        if (self.spare && self.now - file.used < nanoseconds(GRACE)) || used_since() {
             self.spared += 1;
-            return None;
+            return false;
         }
-        let bytes = files.iter().map(|file| if self.remove(file) { file.size } else { 0 }).sum();
-        Some(bytes).filter(|bytes| *bytes > 0)
+        self.remove(file)
     }
 }

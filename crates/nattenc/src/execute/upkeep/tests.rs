@@ -43,8 +43,9 @@ impl Bench {
         (key, blob)
     }
 
-    fn there(&self, key: &str) -> bool {
-        self.at("ac", key).exists()
+    /// Whether the record and the bytes of an entry are there.
+    fn there(&self, (key, blob): &(String, Blob)) -> (bool, bool) {
+        (self.at("ac", key).exists(), self.at("cas", &blob.sha256).exists())
     }
 }
 
@@ -60,66 +61,64 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn oldest_go_first_and_of_those_of_one_hour_the_largest() {
+fn oldest_bytes_go_first_of_one_hour_the_largest_and_records_last() {
     let bench = Bench::new();
-    let (old, _) = bench.entry("cicc", &noise(1, 100), 50);
-    let (large, _) = bench.entry("preprocess", &noise(2, 9000), 5);
-    let (small, _) = bench.entry("ptxas", &noise(3, 100), 5);
-    let (new, _) = bench.entry("host", &noise(4, 9000), 1);
+    let old = bench.entry("cicc", &noise(1, 100), 50);
+    let large = bench.entry("preprocess", &noise(2, 9000), 5);
+    let small = bench.entry("ptxas", &noise(3, 100), 5);
+    let new = bench.entry("host", &noise(4, 9000), 1);
     let size = bench.upkeep().stats().unwrap().bytes;
     let upkeep = bench.upkeep();
-    let there = || [&old, &large, &small, &new].map(|key| bench.there(key));
+    let there = || [&old, &large, &small, &new].map(|entry| bench.there(entry));
+    let (whole, record, gone) = ((true, true), (true, false), (false, false));
 
     let evicted = upkeep.evict(Bounds { size: Some(size), age: None }).unwrap();
-    assert!(!evicted.is_notable() && there() == [true; 4]);
+    assert!(!evicted.is_notable() && there() == [whole; 4]);
     let evicted = upkeep.evict(Bounds { size: Some(size - 1), age: None }).unwrap();
-    assert_eq!((evicted.large.count, evicted.old.count, there()), (1, 0, [false, true, true, true]));
+    assert_eq!((evicted.large.count, evicted.old.count, there()), (1, 0, [record, whole, whole, whole]));
     let evicted = upkeep.evict(Bounds { size: Some(12_000), age: None }).unwrap();
-    assert_eq!((evicted.large.count, there()), (1, [false, false, true, true]));
+    assert_eq!((evicted.large.count, there()), (1, [record, record, whole, whole]));
     assert_eq!(evicted.kept.bytes, upkeep.stats().unwrap().bytes);
     assert!(evicted.kept.bytes <= 12_000);
+    assert_eq!(upkeep.stats().unwrap().without_bytes, 2);
+    assert!(upkeep.verify().unwrap().failure().is_none(), "bytes that went are no damage");
     let evicted = upkeep.evict(Bounds { size: None, age: Some(Duration::from_secs(2 * 3600)) }).unwrap();
-    assert_eq!((evicted.old.count, there()), (1, [false, false, false, true]));
+    assert_eq!((evicted.old.count, there()), (4, [gone, gone, gone, whole]));
     let evicted = upkeep.evict(Bounds { size: Some(0), age: None }).unwrap();
-    assert_eq!((evicted.large.count, evicted.kept, there()), (1, Amount::default(), [false; 4]));
-    assert!(evicted.text().contains("1 finished jobs evicted"), "{}", evicted.text());
+    assert_eq!((evicted.large.count, evicted.kept, there()), (2, Amount::default(), [gone; 4]));
+    assert!(evicted.text().contains("2 files evicted"), "{}", evicted.text());
 }
 
 #[test]
-fn hit_makes_an_entry_young_again() {
+fn hit_makes_a_record_young_again_and_a_read_its_bytes() {
     let bench = Bench::new();
-    let (used, blob) = bench.entry("cicc", b"used", 50);
-    let (unused, _) = bench.entry("cicc", b"unused", 40);
+    let (hit, read, unused) = (
+        bench.entry("cicc", b"hit", 50),
+        bench.entry("host", b"read", 50),
+        bench.entry("cicc", b"unused", 40),
+    );
     let cache = Cache::new(bench.home.path(), bench.home.path());
-    assert_eq!(cache.action(&used).unwrap().outputs, [blob]);
+    assert_eq!(cache.action(&hit.0).unwrap().outputs, [hit.1.clone()]);
+    cache.action(&read.0).unwrap();
+    cache.get(&read.1).unwrap();
     drop(cache);
     bench.upkeep().evict(Bounds { size: None, age: Some(Duration::from_secs(3600)) }).unwrap();
-    assert!(bench.there(&used) && !bench.there(&unused));
-    assert_eq!(bench.upkeep().stats().unwrap().blobs.count, 1);
-}
-
-#[test]
-fn bytes_that_two_jobs_made_go_with_the_last_of_them() {
-    let bench = Bench::new();
-    let (old, blob) = bench.entry("cicc", b"same", 50);
-    let (new, _) = bench.entry("ptxas", b"same", 1);
-    bench.upkeep().evict(Bounds { size: None, age: Some(Duration::from_secs(3600 * 10)) }).unwrap();
-    assert!(!bench.there(&old) && bench.there(&new) && bench.at("cas", &blob.sha256).exists());
+    assert_eq!([&hit, &read, &unused].map(|e| bench.there(e)), [(true, false), (true, true), (false, false)]);
 }
 
 #[test]
 fn while_builds_run_what_was_of_use_a_moment_ago_stays() {
     let bench = Bench::new();
-    let (old, _) = bench.entry("cicc", b"old", 3);
-    let (fresh, _) = bench.entry("cicc", b"fresh", 0);
+    let old = bench.entry("cicc", b"old", 3);
+    let fresh = bench.entry("cicc", b"fresh", 0);
     let building = Cache::new(bench.home.path(), bench.home.path());
     let nothing = Bounds { size: Some(0), age: None };
     let evicted = bench.upkeep().evict(nothing).unwrap();
-    assert_eq!((bench.there(&old), bench.there(&fresh), evicted.spared), (false, true, 1));
-    assert!(evicted.text().contains("1 kept that are of use to running builds"));
+    assert_eq!((bench.there(&old), bench.there(&fresh)), ((false, false), (true, true)));
+    assert!(evicted.spared == 2 && evicted.text().contains("2 kept that are of use to running builds"));
     drop(building);
     bench.upkeep().evict(nothing).unwrap();
-    assert!(!bench.there(&fresh));
+    assert_eq!(bench.there(&fresh), (false, false));
 }
 
 #[test]
@@ -160,23 +159,16 @@ fn stats_count_kinds_ages_and_what_is_left_over() {
 fn damage_of_every_kind_is_found_removed_and_told() {
     let bench = Bench::new();
     let (_, whole) = bench.entry("cicc", b"whole", 1);
-    let (damaged_key, damaged) = bench.entry("cicc", b"damaged", 1);
-    let (lost_key, lost) = bench.entry("ptxas", b"lost", 1);
+    let (_, damaged) = bench.entry("cicc", b"damaged", 1);
     let (garbage, _) = bench.entry("host", b"fine", 1);
     let upkeep = bench.upkeep();
     assert!(upkeep.verify().unwrap().failure().is_none());
     // Whole by itself, but not the bytes of this name.
     fs::copy(&bench.at("cas", &whole.sha256), &bench.at("cas", &damaged.sha256)).unwrap();
-    fs::remove_file(&bench.at("cas", &lost.sha256)).unwrap();
     fs::write(&bench.at("ac", &garbage), b"{").unwrap();
     let verdict = upkeep.verify().unwrap();
     let found: BTreeSet<&Path> = verdict.damaged.iter().map(|d| d.path.as_path()).collect();
-    let expected = [
-        bench.at("cas", &damaged.sha256),
-        bench.at("ac", &damaged_key),
-        bench.at("ac", &lost_key),
-        bench.at("ac", &garbage),
-    ];
+    let expected = [bench.at("cas", &damaged.sha256), bench.at("ac", &garbage)];
     assert_eq!(found, expected.iter().map(PathBuf::as_path).collect());
     assert!(expected.iter().all(|path| !path.exists()));
     assert_eq!(verdict.failure().unwrap().class, Class::Integrity);
@@ -225,7 +217,7 @@ fn places_that_hold_no_cache_are_told_apart_and_left_alone() {
 #[test]
 fn clear_takes_all_or_refuses() {
     let bench = Bench::new();
-    let (key, blob) = bench.entry("cicc", b"x", 0);
+    let entry = bench.entry("cicc", b"x", 0);
     let (upkeep, root) = (bench.upkeep(), bench.home.path().join("cache"));
     for foreign in ["notes.txt", "ac/notes.txt", "cas/ab/notes.txt"] {
         fs::write(&root.join(foreign), b"precious").unwrap();
@@ -233,7 +225,7 @@ fn clear_takes_all_or_refuses() {
         assert!(error.to_string().contains("notes.txt"), "{error}");
         assert_eq!(upkeep.stats().unwrap().foreign, [root.join(foreign)]);
         upkeep.evict(Bounds { size: Some(1 << 30), age: None }).unwrap();
-        assert!(bench.there(&key) && bench.at("cas", &blob.sha256).exists());
+        assert_eq!(bench.there(&entry), (true, true));
         fs::remove_file(&root.join(foreign)).unwrap();
     }
     fs::write(&bench.home.path().join("history.json"), b"{}").unwrap();

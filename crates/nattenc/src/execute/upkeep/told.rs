@@ -38,6 +38,8 @@ pub struct Stats {
     pub entries: usize,
     /// Files that they made.
     pub blobs: Amount,
+    /// Finished jobs of which the bytes are not all there: they run again if another job needs those.
+    pub without_bytes: usize,
     /// All bytes on disk.
     pub bytes: u64,
     /// By the word of their kind: finished jobs, with the bytes of what they made. Bytes that several made
@@ -111,15 +113,15 @@ pub struct Evicted {
     pub schema_version: u32,
     /// The cache's directory.
     pub cache: PathBuf,
-    /// Entries that went because their last use is too long ago.
+    /// Files that went because their last use is too long ago.
     pub old: Amount,
-    /// Entries that went because all together were too large.
+    /// Files that went because all together were too large.
     pub large: Amount,
     /// What killed builds left behind.
     pub leftovers: Amount,
     /// Files that stayed.
     pub kept: Amount,
-    /// Entries that would have gone, had they not been of use a moment ago while builds run.
+    /// Files that would have gone, had they not been of use a moment ago while builds run.
     pub spared: usize,
     /// Files that cannot be removed, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -206,6 +208,13 @@ impl Stats {
                 let _ = writeln!(text, "  {name:<24} {:>8} {:>12}", amount.count, bytes(amount.bytes));
             }
         }
+        if self.without_bytes > 0 {
+            let _ = writeln!(
+                text,
+                "  without their bytes: {}; such a job runs again if another needs those",
+                self.without_bytes
+            );
+        }
         if let Some(seconds) = self.oldest_use_seconds {
             let _ =
                 writeln!(text, "  the oldest was last of use {} ago", duration(Duration::from_secs(seconds)));
@@ -253,11 +262,7 @@ impl Evicted {
         let mut parts = Vec::new();
         for (amount, why) in [(self.old, "not of use for too long"), (self.large, "all together too large")] {
             if amount.count > 0 {
-                parts.push(format!(
-                    "{} finished jobs evicted ({}): {why}",
-                    amount.count,
-                    bytes(amount.bytes)
-                ));
+                parts.push(format!("{} files evicted ({}): {why}", amount.count, bytes(amount.bytes)));
             }
         }
         if self.leftovers.count > 0 {
