@@ -4,9 +4,11 @@
 //! artifact.
 
 mod record;
+mod shard;
 mod share;
 
 pub use record::history;
+pub use shard::{Shard, read as read_shard, together as check_shards};
 pub use share::{Proof, ProofOptions, prove_sharing};
 
 use crate::catalog;
@@ -25,6 +27,7 @@ use crate::graph::{Graph, JobId, Tree, compile, dryrun};
 use crate::link;
 use crate::package::{self, Packaged, manifest};
 use crate::plan::capability::Capability;
+use crate::plan::shard::Position;
 use crate::plan::{self, Plan, Request};
 use crate::report::{self, Reporter};
 use crate::supply::{self, Ready};
@@ -117,8 +120,26 @@ pub struct Options {
     pub limits: Limits,
     /// Who says how much memory there is.
     pub memory_source: String,
-    /// Where the artifact goes, if not to `dist/<variant>`.
+    /// Where the artifact or the shard goes, if not to `dist/<variant>` or beside that.
     pub dist: Option<PathBuf>,
+    /// What is made of the plan's units.
+    pub part: Part,
+}
+
+/// What a build makes of its plan.
+#[derive(Debug, Clone)]
+pub enum Part {
+    /// All units, linked: an artifact.
+    Whole,
+    /// Some units: a shard.
+    Shard {
+        /// Which of how many.
+        position: Position,
+        /// The request as the command line has it.
+        selection: serde_json::Value,
+    },
+    /// An artifact of what these hold; no unit is compiled.
+    Merged(Vec<Shard>),
 }
 
 /// What a build came to.
@@ -150,7 +171,7 @@ pub struct Summary {
     pub unchanged: bool,
 }
 
-/// Everything that makes `plan`'s artifact, run to the end.
+/// Everything that makes the plan's artifact, or the part of it that `options` name, run to the end.
 pub fn build(
     project: &Project,
     variant: &Variant,
@@ -160,10 +181,18 @@ pub fn build(
     let begun = Instant::now();
     let catalog = catalog::catalog()?;
     // Planned first without a toolkit: a request that cannot be met must not fetch anything.
-    plan::plan(&project.config, variant, None, &options.request, catalog)?;
+    let first = plan::plan(&project.config, variant, None, &options.request, catalog)?;
 
-    let dist = options.dist.clone().unwrap_or_else(|| project.dist(&variant.name));
-    package::may_replace(&dist)?;
+    let default = project.dist(&variant.name);
+    let (default, manifest_name) = match &options.part {
+        Part::Shard { position, .. } => {
+            shard::units(&first, *position)?;
+            (shard::dist(&default, *position), shard::MANIFEST)
+        }
+        Part::Whole | Part::Merged(_) => (default, package::MANIFEST),
+    };
+    let dist = options.dist.clone().unwrap_or(default);
+    package::may_replace(&dist, manifest_name)?;
 
     let search = project.search(variant, &options.supply)?;
     let (fetching, digests) = (&search.fetching, &search.digests);
@@ -171,7 +200,8 @@ pub fn build(
     let ready = search.toolkit(reporter)?;
     let toolkit = &ready.toolkit;
     let sources = fetch::natten(fetching, &project.config.natten, &report::Transfers(reporter))?;
-    let plan = plan::plan(&project.config, variant, Some(&toolkit.capabilities), &options.request, catalog)?;
+    let mut plan =
+        plan::plan(&project.config, variant, Some(&toolkit.capabilities), &options.request, catalog)?;
     for warning in &plan.warnings {
         reporter.warning(warning);
     }
@@ -184,9 +214,19 @@ pub fn build(
         Some(other) => cutlass::laid_over(sources, other, &build_dir, digests)?,
     };
     let cache = Cache::new(&fetching.home, &build_dir);
-    let texts = render(&plan, toolkit, &build_dir)?;
     let parts = Parts::new(&ready, &sources, &build_dir)?;
+    let inputs = record::Inputs::of(&plan, toolkit, &parts.trees, &parts.tools)?;
+    match &options.part {
+        Part::Whole => {}
+        Part::Shard { position, .. } => {
+            let own = shard::units(&plan, *position)?;
+            plan.units.retain(|unit| own.contains(&unit.label()));
+        }
+        Part::Merged(shards) => shard::import(shards, &plan, &inputs, &cache)?,
+    }
+    let texts = render(&plan, toolkit, &build_dir)?;
     let signal = watch_signals()?;
+    let merging = matches!(options.part, Part::Merged(_));
     let setting = Setting {
         home: fetching.home.clone(),
         scratch: build_dir.join("scratch"),
@@ -198,12 +238,20 @@ pub fn build(
         digests,
         reporter,
         signal: &signal,
+        may_run: &|job| !merging || link::is_own(job),
     };
     probe(&plan, toolkit, &setting, &search.surroundings)?;
-    let (graph, ends) = graph(&plan, toolkit, &texts, &setting)?;
+    let (mut graph, objects) = graph(&plan, toolkit, &texts, &setting)?;
+    let wanted = match &options.part {
+        Part::Shard { .. } => objects.iter().map(|(_, job)| *job).collect(),
+        Part::Whole | Part::Merged(_) => {
+            let ends = link_jobs(&mut graph, &plan, &objects, &texts, toolkit)?;
+            vec![ends.archive, ends.shared]
+        }
+    };
     reporter.phase(&format!(
         "building {}: {} kernels in {} units, {} jobs; at most {} at once in {} ({})",
-        variant.name,
+        part_name(variant, &options.part),
         plan.kernels(),
         plan.units.len(),
         graph.jobs().len(),
@@ -211,8 +259,7 @@ pub fn build(
         report::bytes(options.limits.memory),
         options.memory_source
     ));
-    let inputs = record::Inputs::of(&plan, toolkit, &setting.trees, &setting.tools)?;
-    let mut built = execute::run(&graph, &[ends.archive, ends.shared], &setting, options.limits)?;
+    let mut built = execute::run(&graph, &wanted, &setting, options.limits)?;
     fs::write(
         &build_dir.join("jobs.json"),
         (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes(),
@@ -222,24 +269,33 @@ pub fn build(
         reporter.warning(&format!("digests of tools are not remembered: {error}"));
     }
 
-    let facts = manifest::Facts {
-        target: Target::host().to_string(),
-        toolkit: toolkit.version.clone(),
-        sdist_sha256: sources.files.first().map_or_else(String::new, |f| f.sha256.clone()),
-        cutlass: fetch::cutlass_version(&sources)?,
-        replaced_cutlass: Some(&sources.digest).filter(|digest| **digest != natten).cloned(),
-        static_runtime: matches!(toolkit.cudart, Cudart::Static(_)),
-        compression: compile::compression(toolkit.release).join(" "),
+    let packaged = if let Part::Shard { position, selection } = &options.part {
+        let of = shard::Of { variant, position: *position, selection, inputs: &inputs };
+        shard::write(&dist, &of, &graph, &objects, &built, &cache)?
+    } else {
+        let facts = manifest::Facts {
+            target: Target::host().to_string(),
+            toolkit: toolkit.version.clone(),
+            sdist_sha256: sources.files.first().map_or_else(String::new, |f| f.sha256.clone()),
+            cutlass: fetch::cutlass_version(&sources)?,
+            replaced_cutlass: Some(&sources.digest).filter(|digest| **digest != natten).cloned(),
+            static_runtime: matches!(toolkit.cudart, Cudart::Static(_)),
+            compression: compile::compression(toolkit.release).join(" "),
+        };
+        let libraries = std::mem::take(&mut built.wanted);
+        pack(&plan, &facts, &dist, Inside { libraries, toolkit, sources: &sources.root }, reporter)?
     };
-    let packaged = pack(
-        &plan,
-        &facts,
-        &dist,
-        Inside { libraries: std::mem::take(&mut built.wanted), toolkit, sources: &sources.root },
-        reporter,
-    )?;
     fs::remove_dir(&setting.scratch)?;
     Ok(summary(&plan, &built, dist, packaged, begun.elapsed()))
+}
+
+/// What a build says that it builds.
+fn part_name(variant: &Variant, part: &Part) -> String {
+    match part {
+        Part::Whole => variant.name.clone(),
+        Part::Shard { position, .. } => format!("shard {position} of {}", variant.name),
+        Part::Merged(shards) => format!("{} of {} shards", variant.name, shards.len()),
+    }
 }
 
 fn summary(
@@ -512,27 +568,37 @@ fn unusable(toolkit: &Toolkit, unit: &plan::UnitPlan, why: &str) -> Failure {
         .hint("use a toolkit release that `nattenc variants` lists")
 }
 
-/// Compile jobs of every unit, then the link jobs.
+/// Compile jobs of every unit; per unit its label and the job that makes its object.
 fn graph(
     plan: &Plan,
     toolkit: &Toolkit,
     texts: &Texts,
     setting: &Setting<'_>,
-) -> anyhow::Result<(Graph, link::Ends)> {
+) -> anyhow::Result<(Graph, Vec<(String, JobId)>)> {
     let programs = programs(toolkit)?;
-    let host = toolkit.host.path.display().to_string();
     let table = cost::table()?;
     let mut dry_runs = DryRuns::new();
     let mut graph = Graph::default();
-    let mut objects: Vec<(String, JobId)> = Vec::new();
+    let mut objects = Vec::new();
     for (unit, text) in plan.units.iter().zip(&texts.units) {
         let dry = unit_dry_run(&mut dry_runs, unit, toolkit, setting)?;
         let object = compile::unit(&mut graph, unit, text, dry, &programs, table)
             .map_err(|why| unusable(toolkit, unit, &why))?;
-        objects.push((unit.name.clone(), object));
+        objects.push((unit.label(), object));
     }
+    Ok((graph, objects))
+}
+
+/// What comes after the objects of all units.
+fn link_jobs(
+    graph: &mut Graph,
+    plan: &Plan,
+    objects: &[(String, JobId)],
+    texts: &Texts,
+    toolkit: &Toolkit,
+) -> anyhow::Result<link::Ends> {
     let tools = link::Tools {
-        host,
+        host: toolkit.host.path.display().to_string(),
         archiver: toolkit.tools.get("ar").map_or_else(|| "ar".to_owned(), |t| t.path.display().to_string()),
         include: inside(&toolkit.include, toolkit)?,
         runtime: match &toolkit.cudart {
@@ -544,8 +610,9 @@ fn graph(
     };
     let header =
         generate::support_files().iter().find(|(n, _)| *n == "natten_kernels.h").map_or("", |(_, t)| *t);
-    let ends = link::jobs(&mut graph, &objects, &texts.sources, &link::exports(header), &tools);
-    Ok((graph, ends))
+    let objects: Vec<(String, JobId)> =
+        plan.units.iter().zip(objects).map(|(unit, (_, object))| (unit.name.clone(), *object)).collect();
+    Ok(link::jobs(graph, &objects, &texts.sources, &link::exports(header), &tools))
 }
 
 /// A path of the toolkit, relative to a scratch directory.
@@ -667,13 +734,13 @@ fn pack(
     })?;
     let files = package::files(&contents);
     let manifest = package::manifest_text(plan, facts, &needs, &files)?;
-    if package::is_current(dist, &manifest, &files)? {
+    if package::is_current(dist, package::MANIFEST, &manifest, &files)? {
         let hint =
             format!("take out what nattenc did not put there, or remove {} and build again", dist.display());
         verified(dist, dist, &hint, reporter)?;
         return Ok(Packaged::Unchanged);
     }
-    package::write(dist, &contents, &manifest, |staged| {
+    package::write(dist, package::MANIFEST, &contents, &manifest, |staged| {
         let hint = "this is a bug of nattenc: please report it with the command line and this output";
         verified(staged, dist, hint, reporter)
     })?;
@@ -729,7 +796,8 @@ pub fn clean(project: &Project, variants: &[String]) -> anyhow::Result<Vec<PathB
             drop(held);
             removed.push(build);
         }
-        if package::is_ours(&dist) {
+        // A shard is in a directory of its own, which is listed like a variant's.
+        if [package::MANIFEST, shard::MANIFEST].iter().any(|name| package::is_ours(&dist, name)) {
             fs::remove_dir(&dist)?;
             removed.push(dist);
         }

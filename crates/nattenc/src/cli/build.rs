@@ -1,9 +1,10 @@
 //! `nattenc build`: everything for one variant.
 
 use super::{SelectArgs, SupplyArgs, amounts};
+use crate::config::Variant;
 use crate::env;
 use crate::execute::Limits;
-use crate::pipeline::{self, Options, Project, Summary};
+use crate::pipeline::{self, Options, Part, Project, Summary};
 use crate::report::{self, bytes, duration};
 use clap::Args;
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ Examples:
   nattenc build --family fna --select 'family=fna,dim=3,dtype=bfloat16' --capability 9.0
   nattenc build --variant cu128 --toolkit /usr/local/cuda-12.8 -j 8 --json
   nattenc build --keep-going --unit-timeout 30m --deadline 330m
-  nattenc build --deadline \"$(date -Is -d 17:30)\" --cache-size 20G")]
+  nattenc build --deadline \"$(date -Is -d 17:30)\" --cache-size 20G
+  nattenc build --variant cu130 --shard 2/3        then `nattenc merge` of all three")]
 pub struct BuildArgs {
     /// The variant, one of `nattenc variants`; build.toml names the default
     #[arg(long, value_name = "NAME")]
@@ -27,6 +29,17 @@ pub struct BuildArgs {
     select: SelectArgs,
     #[command(flatten)]
     supply: SupplyArgs,
+    /// Compile only the i-th of n shards of the units, as 2/3, into dist/VARIANT.shard-2-of-3; `nattenc merge` makes
+    /// the artifact of all n. Each unit is in one shard, and all are predicted to cost about the same
+    #[arg(long, value_name = "I/N")]
+    shard: Option<String>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// How compilers run, and where what they make goes.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
     /// Compiler processes at once; the default is the CPUs that this process may use
     #[arg(short, long, value_name = "N")]
     jobs: Option<usize>,
@@ -53,7 +66,7 @@ pub struct BuildArgs {
     /// the default is NATTENC_CACHE_SIZE, else no limit
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<String>,
-    /// Where to put the artifact instead of dist/VARIANT
+    /// Where to put what is built instead of dist/VARIANT
     #[arg(long, value_name = "DIR")]
     dist: Option<PathBuf>,
     /// Print the summary as JSON on stdout
@@ -63,11 +76,27 @@ pub struct BuildArgs {
 
 pub(super) fn run(project: &Project, args: &BuildArgs) -> anyhow::Result<()> {
     let variant = project.variant(args.variant.as_deref())?;
+    let part = match &args.shard {
+        None => Part::Whole,
+        Some(text) => Part::Shard { position: text.parse()?, selection: serde_json::to_value(&args.select)? },
+    };
+    build(project, &variant, &args.select, &args.supply, &args.run, part)
+}
+
+/// Builds, and says what came of it.
+pub(super) fn build(
+    project: &Project,
+    variant: &Variant,
+    select: &SelectArgs,
+    supply: &SupplyArgs,
+    args: &RunArgs,
+    part: Part,
+) -> anyhow::Result<()> {
     let (memory, memory_source) = super::memory(args.memory.as_deref(), args.reserve.as_deref())?;
     let limit = args.unit_timeout.as_deref();
     let options = Options {
-        request: args.select.request()?,
-        supply: args.supply.supply(),
+        request: select.request()?,
+        supply: supply.supply(),
         limits: Limits {
             jobs: super::jobs(args.jobs)?,
             memory,
@@ -77,6 +106,7 @@ pub(super) fn run(project: &Project, args: &BuildArgs) -> anyhow::Result<()> {
         },
         memory_source,
         dist: args.dist.clone(),
+        part,
     };
     let cache_size = match &args.cache_size {
         Some(text) => Some(amounts::size("--cache-size", text)?),
@@ -86,7 +116,7 @@ pub(super) fn run(project: &Project, args: &BuildArgs) -> anyhow::Result<()> {
         }
     };
     let reporter = report::for_stderr();
-    let built = pipeline::build(project, &variant, &options, reporter.as_ref());
+    let built = pipeline::build(project, variant, &options, reporter.as_ref());
     if let Some(size) = cache_size {
         pipeline::cut_cache(size, reporter.as_ref());
     }

@@ -7,6 +7,7 @@ mod clean;
 mod doctor;
 mod explain;
 mod fetch;
+mod merge;
 mod plan;
 mod prediction;
 mod regen;
@@ -22,6 +23,7 @@ use crate::plan::share::Sharing;
 use crate::toolkit::machine;
 use crate::{config, env, report, supply};
 use clap::{Args, Parser, Subcommand};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Builds NATTEN's CUDA kernels: plans, generates, compiles with nvcc, links, packages.
@@ -57,6 +59,8 @@ NATTENC_JOBS is as -j, NATTENC_MEMORY as --memory, NATTENC_CACHE_SIZE as --cache
 pub enum Command {
     /// Build a variant's artifact into dist/VARIANT
     Build(build::BuildArgs),
+    /// Link the shards of a build into its artifact
+    Merge(merge::MergeArgs),
     /// Show what a build would hold, and what it leaves out and why; touch nothing
     Plan(plan::PlanArgs),
     /// Say why a unit, capability, backend, family, section or kernel is built, shared or left out
@@ -79,7 +83,7 @@ pub enum Command {
 }
 
 /// Which part of build.toml.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Selection")]
 pub struct SelectArgs {
     /// A bundle of selections that build.toml defines; the options below override its parts
@@ -257,6 +261,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Variants(args) => variants::run(&open()?, args),
         Command::Doctor(args) => doctor::run(&open()?, args),
         Command::Verify(args) => verify::run(open, args),
+        Command::Merge(args) => merge::run(&open()?, args),
         Command::Clean(args) => clean::run(&open()?, args),
         Command::Cache(args) => cache::run(args),
         Command::Regen(args) => regen::run(&open()?, args),

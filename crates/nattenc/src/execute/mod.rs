@@ -15,7 +15,7 @@ mod work;
 pub use work::first_diagnostic;
 
 use crate::failure::{Class, Failure};
-use crate::graph::{Cost, Graph, JobId, Kind, Source, Tree};
+use crate::graph::{Cost, Graph, Job, JobId, Kind, Source, Tree};
 use crate::report::{Outcome, Reporter, bytes, duration};
 use cache::{Action, Blob, Cache, Key};
 use eta::Eta;
@@ -54,6 +54,8 @@ pub struct Setting<'a> {
     pub reporter: &'a dyn Reporter,
     /// Set by a signal: its number. The coordinator then ends every child.
     pub signal: &'a AtomicUsize,
+    /// Whether a job may run; where not, what it makes must be in the cache.
+    pub may_run: &'a (dyn Fn(&Job) -> bool + Sync),
 }
 
 /// What bounds a run.
@@ -114,6 +116,8 @@ pub struct Built {
     pub outputs: Vec<Vec<Blob>>,
     /// The bytes of the first output of each wanted job.
     pub wanted: Vec<Vec<u8>>,
+    /// Per job, the key of its action.
+    pub keys: Vec<String>,
     /// Per job, in the graph's order.
     pub records: Vec<Record>,
     /// Largest sum of the resident sets of jobs that ran at once, bytes: an upper bound, from peaks.
@@ -261,8 +265,22 @@ impl Coordinator<'_> {
         Ok((peak, Vec::new()))
     }
 
+    /// The failure of jobs that must not run and are not in the cache.
+    fn barred(&self, first: JobId, count: usize) -> Failure {
+        let others = if count > 1 { format!(" and {} others", count - 1) } else { String::new() };
+        Failure::integrity(format!(
+            "{}{others}: not in the cache, and nothing may be compiled here",
+            self.name(first)
+        ))
+        .unit(&self.graph.jobs()[first].label)
+        .hint("use the toolkit, the host compiler and the system headers that the rest was built with")
+    }
+
     /// Has a job run whose record is in the cache without the bytes, and says for whom.
     fn run_for_bytes(&mut self, id: JobId, reader: &str) -> anyhow::Result<()> {
+        if !(self.setting.may_run)(&self.graph.jobs()[id]) {
+            return Err(self.barred(id, 1).into());
+        }
         let name = self.name(id);
         let losses = self.losses.entry(id).or_default();
         *losses += 1;
@@ -285,6 +303,11 @@ impl Coordinator<'_> {
             if self.states[id] == State::Waiting(BTreeSet::new()) {
                 self.inputs_known(id)?;
             }
+        }
+        let barred: Vec<JobId> =
+            self.ready().filter(|id| !(self.setting.may_run)(&self.graph.jobs()[*id])).collect();
+        if let Some(first) = barred.first() {
+            return Err(self.barred(*first, barred.len()).into());
         }
         self.setting.reporter.planned(self.states.iter().filter(|s| **s != State::Done).count());
         if self.estimated.is_none() {
@@ -645,7 +668,7 @@ impl Coordinator<'_> {
             records
                 .push(record.ok_or_else(|| anyhow::anyhow!("{} never ran, and nothing failed", job.label))?);
         }
-        Ok(Built { outputs: self.outputs, wanted, records, peak_memory })
+        Ok(Built { outputs: self.outputs, wanted, keys: self.keys, records, peak_memory })
     }
 
     /// The failure that the run ends on.
@@ -667,7 +690,7 @@ fn end_all(groups: &Mutex<BTreeMap<JobId, i32>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Input, Job};
+    use crate::graph::Input;
     use std::path::Path;
     use std::sync::Arc;
 
@@ -756,6 +779,7 @@ mod tests {
                 digests: &Plain,
                 reporter: &self.reporter,
                 signal: &self.signal,
+                may_run: &|job| job.label != "barred",
             };
             let (memory, unit_timeout, deadline) = (self.memory, self.unit_timeout, self.deadline);
             run(graph, wanted, &setting, Limits { jobs, memory, on_failure, unit_timeout, deadline })
@@ -869,6 +893,18 @@ mod tests {
             let built = bench.run(&graph).unwrap();
             assert_eq!((ran(&built).len(), &built.wanted), (again, &first.wanted), "{gone:?}");
         }
+    }
+
+    #[test]
+    fn job_that_must_not_run_is_a_failure_before_anything_runs() {
+        let bench = Bench::new();
+        let mut graph = Graph::default();
+        graph.add(sh("free", "echo x >../free; echo x >free", vec![], "free"));
+        graph.add(sh("barred", "echo x >x", vec![], "x"));
+        let error = bench.run(&graph).err().unwrap();
+        assert_eq!(crate::failure::class(&error), Class::Integrity);
+        assert!(error.to_string().contains("cicc barred: not in the cache"), "{error}");
+        assert!(!bench.home.path().join("a/scratch/free").exists());
     }
 
     #[test]

@@ -42,6 +42,11 @@ pub struct Ends {
     pub shared: JobId,
 }
 
+/// Whether a job is one of those that [`jobs`] adds: it compiles no unit.
+pub fn is_own(job: &Job) -> bool {
+    job.scratch == SCRATCH
+}
+
 /// Adds the jobs that make both libraries of `units` (name and the job whose first output is the object)
 /// and of `sources` (C++ file name and text). `exports` are the shared library's symbols.
 pub fn jobs(

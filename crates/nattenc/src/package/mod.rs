@@ -8,6 +8,9 @@ use manifest::{Facts, File, Needs};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// The file that makes a directory an artifact.
+pub const MANIFEST: &str = "manifest.json";
+
 /// A file to package: its path in the artifact and its bytes.
 pub type Contents = BTreeMap<String, Vec<u8>>;
 
@@ -42,9 +45,9 @@ pub fn manifest_text(
     Ok(serde_json::to_string_pretty(&manifest::manifest(plan, facts, needs, files))? + "\n")
 }
 
-/// Whether `dist` holds an artifact with this very manifest whose files all have the digests it states.
-pub fn is_current(dist: &Path, manifest: &str, files: &[File]) -> anyhow::Result<bool> {
-    if fs::read_if_exists(&dist.join("manifest.json"))?.as_deref() != Some(manifest.as_bytes()) {
+/// Whether `dist` holds this very manifest, in the file `name`, and files that all have the digests it states.
+pub fn is_current(dist: &Path, name: &str, manifest: &str, files: &[File]) -> anyhow::Result<bool> {
+    if fs::read_if_exists(&dist.join(name))?.as_deref() != Some(manifest.as_bytes()) {
         return Ok(false);
     }
     for file in files {
@@ -56,26 +59,27 @@ pub fn is_current(dist: &Path, manifest: &str, files: &[File]) -> anyhow::Result
     Ok(true)
 }
 
-/// Puts `contents` and the manifest in the place of whatever artifact `dist` holds, once `check` has
-/// found nothing wrong with them where they are staged.
+/// Puts `contents` and the manifest, in the file `manifest_name`, in the place of what `dist` holds of the same
+/// kind, once `check` has found nothing wrong with them where they are staged.
 ///
-/// Refuses, with class configuration, to replace a directory that is no artifact of nattenc.
+/// Refuses, with class configuration, to replace a directory that nattenc did not make.
 pub fn write(
     dist: &Path,
+    manifest_name: &str,
     contents: &Contents,
     manifest: &str,
     check: impl FnOnce(&Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let parent = dist.parent().unwrap_or(Path::new("."));
     let name = dist.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    may_replace(dist)?;
+    may_replace(dist, manifest_name)?;
     let staged = parent.join(format!(".{name}.new"));
     let old = parent.join(format!(".{name}.old"));
     fs::remove_dir(&staged)?;
     for (path, bytes) in contents {
         fs::write(&staged.join(path), bytes)?;
     }
-    fs::write(&staged.join("manifest.json"), manifest.as_bytes())?;
+    fs::write(&staged.join(manifest_name), manifest.as_bytes())?;
     if let Err(error) = check(&staged) {
         fs::remove_dir(&staged)?;
         return Err(error);
@@ -88,21 +92,24 @@ pub fn write(
     fs::remove_dir(&old)
 }
 
-/// Fails, with class configuration, where `dist` is something that is no artifact of nattenc. An empty
-/// directory may be taken.
-pub fn may_replace(dist: &Path) -> anyhow::Result<()> {
+/// Fails, with class configuration, where `dist` is something without a manifest of this name by nattenc. An
+/// empty directory may be taken.
+pub fn may_replace(dist: &Path, manifest_name: &str) -> anyhow::Result<()> {
     let empty = || dist.is_dir() && fs::list(dist).is_ok_and(|entries| entries.is_empty());
-    if !dist.exists() || is_ours(dist) || empty() {
+    if !dist.exists() || is_ours(dist, manifest_name) || empty() {
         return Ok(());
     }
-    Err(Failure::config(format!("{}: is there already and has no manifest.json of nattenc", dist.display()))
-        .hint(format!("move {} away, or give another --dist", dist.display()))
-        .into())
+    Err(Failure::config(format!(
+        "{}: is there already and has no {manifest_name} of nattenc",
+        dist.display()
+    ))
+    .hint(format!("move {} away, or give another --dist", dist.display()))
+    .into())
 }
 
-/// Whether the directory is an artifact that nattenc made, and may therefore be replaced or removed.
-pub fn is_ours(dist: &Path) -> bool {
-    let text = fs::read_if_exists(&dist.join("manifest.json")).ok().flatten().unwrap_or_default();
+/// Whether nattenc made the directory, with a manifest of this name, which may therefore be replaced or removed.
+pub fn is_ours(dist: &Path, manifest_name: &str) -> bool {
+    let text = fs::read_if_exists(&dist.join(manifest_name)).ok().flatten().unwrap_or_default();
     serde_json::from_slice::<serde_json::Value>(&text).is_ok_and(|v| v["format_version"].is_u64())
 }
 
@@ -155,7 +162,7 @@ mod tests {
         Contents::from([("lib/a".to_owned(), text.as_bytes().to_vec())])
     }
 
-    const MANIFEST: &str = "{\"format_version\": 1}";
+    const TEXT: &str = "{\"format_version\": 1}";
 
     fn fine(_: &Path) -> anyhow::Result<()> {
         Ok(())
@@ -165,12 +172,12 @@ mod tests {
     fn artifact_that_fails_its_check_replaces_nothing() {
         let root = tempfile::tempdir().unwrap();
         let dist = root.path().join("dist/cu130");
-        write(&dist, &contents("old"), MANIFEST, fine).unwrap();
+        write(&dist, MANIFEST, &contents("old"), TEXT, fine).unwrap();
         let check = |staged: &Path| {
             assert_eq!(fs::read_text(&staged.join("lib/a")).unwrap(), "new");
             Err(Failure::integrity("wrong").into())
         };
-        let error = write(&dist, &contents("new"), MANIFEST, check).unwrap_err();
+        let error = write(&dist, MANIFEST, &contents("new"), TEXT, check).unwrap_err();
         assert_eq!(crate::failure::class(&error), crate::failure::Class::Integrity);
         assert_eq!(fs::read_text(&dist.join("lib/a")).unwrap(), "old");
         assert_eq!(fs::list(&root.path().join("dist")).unwrap(), [dist]);
@@ -180,9 +187,9 @@ mod tests {
     fn artifact_is_replaced_whole() {
         let root = tempfile::tempdir().unwrap();
         let dist = root.path().join("dist/cu130");
-        write(&dist, &contents("old"), MANIFEST, fine).unwrap();
+        write(&dist, MANIFEST, &contents("old"), TEXT, fine).unwrap();
         fs::write(&dist.join("lib/stale"), b"x").unwrap();
-        write(&dist, &contents("new"), MANIFEST, fine).unwrap();
+        write(&dist, MANIFEST, &contents("new"), TEXT, fine).unwrap();
         assert_eq!(fs::read_text(&dist.join("lib/a")).unwrap(), "new");
         assert!(!dist.join("lib/stale").exists());
         assert_eq!(fs::list(&root.path().join("dist")).unwrap(), [dist]);
@@ -193,7 +200,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dist = root.path().join("dist");
         fs::write(&dist.join("precious"), b"x").unwrap();
-        let error = write(&dist, &contents("new"), MANIFEST, fine).unwrap_err();
+        let error = write(&dist, MANIFEST, &contents("new"), TEXT, fine).unwrap_err();
         assert_eq!(crate::failure::class(&error), crate::failure::Class::Config);
         assert!(dist.join("precious").exists());
     }
@@ -203,9 +210,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dist = root.path().join("dist");
         let files = files(&contents("same"));
-        write(&dist, &contents("same"), MANIFEST, fine).unwrap();
-        assert!(is_current(&dist, MANIFEST, &files).unwrap());
+        write(&dist, MANIFEST, &contents("same"), TEXT, fine).unwrap();
+        assert!(is_current(&dist, MANIFEST, TEXT, &files).unwrap());
         fs::write(&dist.join("lib/a"), b"sane").unwrap();
-        assert!(!is_current(&dist, MANIFEST, &files).unwrap());
+        assert!(!is_current(&dist, MANIFEST, TEXT, &files).unwrap());
     }
 }

@@ -68,6 +68,26 @@ impl Inputs {
         Ok(Inputs { version: VERSION, shared, units })
     }
 
+    /// The first thing that is not as in `other`, in words; `None` where all is the same.
+    pub(super) fn difference(&self, other: &Inputs) -> Option<String> {
+        if self == other {
+            return None;
+        }
+        let names: BTreeSet<&String> = self.shared.keys().chain(other.shared.keys()).collect();
+        if let Some(name) = names.into_iter().find(|name| self.shared.get(*name) != other.shared.get(*name)) {
+            return Some(format!("{name} differ"));
+        }
+        let labels: BTreeSet<&String> = self.units.keys().chain(other.units.keys()).collect();
+        let label = labels.into_iter().find(|label| self.units.get(*label) != other.units.get(*label))?;
+        Some(match (self.units.get(label), other.units.get(label)) {
+            (Some(a), Some(b)) if a.text != b.text => {
+                format!("the text of {label}, that is its kernels or templates, differs")
+            }
+            (Some(_), Some(_)) => format!("the arguments of nvcc for {label} differ"),
+            _ => format!("only one of them has the unit {label}"),
+        })
+    }
+
     /// Keeps them.
     pub(super) fn write(&self, build_dir: &Path) -> anyhow::Result<()> {
         fs::write(&build_dir.join(FILE), (serde_json::to_string_pretty(self)? + "\n").as_bytes())
@@ -180,19 +200,25 @@ fn last_jobs(build_dir: &Path, unit: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
+impl Inputs {
+    /// Some, for tests.
+    pub(super) fn sample(shared: &[(&str, &str)]) -> Inputs {
+        Inputs {
+            version: VERSION,
+            shared: shared.iter().map(|(n, d)| ((*n).to_owned(), (*d).to_owned())).collect(),
+            units: BTreeMap::new(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn inputs(shared: &[(&str, &str)], text: &str, args: &[&str]) -> Inputs {
         let owned = |s: &&str| (*s).to_owned();
-        Inputs {
-            version: VERSION,
-            shared: shared.iter().map(|(n, d)| ((*n).to_owned(), (*d).to_owned())).collect(),
-            units: BTreeMap::from([(
-                "core/fna_011".to_owned(),
-                UnitInputs { text: text.to_owned(), args: args.iter().map(owned).collect() },
-            )]),
-        }
+        let unit = UnitInputs { text: text.to_owned(), args: args.iter().map(owned).collect() };
+        Inputs { units: BTreeMap::from([("core/fna_011".to_owned(), unit)]), ..Inputs::sample(shared) }
     }
 
     #[test]
@@ -211,6 +237,21 @@ mod tests {
             let lines = now.changes(&before, "core/fna_011").join("\n");
             assert!(parts.iter().all(|part| lines.contains(part)), "{lines}");
         }
+        for (other, part) in [
+            (inputs(&[("ptxas", "2"), ("cicc", "1")], "t", &["-O3", "-gencode", "a"]), "ptxas differ"),
+            (
+                inputs(&[("ptxas", "1"), ("cicc", "1")], "u", &["-O3", "-gencode", "a"]),
+                "the text of core/fna_011",
+            ),
+            (
+                inputs(&[("ptxas", "1"), ("cicc", "1")], "t", &["-O3"]),
+                "the arguments of nvcc for core/fna_011",
+            ),
+            (Inputs::sample(&[("ptxas", "1"), ("cicc", "1")]), "only one of them has the unit core/fna_011"),
+        ] {
+            assert!(before.difference(&other).unwrap().contains(part));
+        }
+        assert_eq!(before.difference(&before), None);
         assert!(before.changes(&before, "core/fna_012")[0].contains("no such unit"));
     }
 }

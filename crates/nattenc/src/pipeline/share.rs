@@ -145,6 +145,7 @@ pub fn prove_sharing(
         digests: &search.digests,
         reporter,
         signal: &signal,
+        may_run: &|_| true,
     };
     probe_toolkit(toolkit, &setting, &search.surroundings)?;
 

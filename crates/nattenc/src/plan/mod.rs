@@ -10,6 +10,7 @@ pub mod explain;
 pub mod gencode;
 pub mod policy;
 pub mod sample;
+pub mod shard;
 pub mod share;
 #[cfg(test)]
 mod tests;

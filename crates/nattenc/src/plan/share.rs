@@ -9,7 +9,9 @@ use crate::config::share::{Mode, Share};
 use std::collections::BTreeMap;
 
 /// Which pairs of build.toml are used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
     /// None: every capability has a front end of its own.

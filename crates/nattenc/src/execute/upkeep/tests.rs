@@ -98,7 +98,7 @@ fn hit_makes_a_record_young_again_and_a_read_its_bytes() {
         bench.entry("cicc", b"unused", 40),
     );
     let cache = Cache::new(bench.home.path(), bench.home.path());
-    assert_eq!(cache.action(&hit.0).unwrap().outputs, [hit.1.clone()]);
+    assert_eq!(cache.action(&hit.0).unwrap().outputs, std::slice::from_ref(&hit.1));
     cache.action(&read.0).unwrap();
     cache.get(&read.1).unwrap();
     drop(cache);
