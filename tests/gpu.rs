@@ -515,6 +515,19 @@ fn is_built(artifact: &Artifact, backend: Backend) -> bool {
     matches!(artifact.backend(backend), Built::Yes(_))
 }
 
+/// Whether the functional API can run `backend` on `device`; if not, why is printed.
+fn usable(artifact: &Artifact, device: &Device, backend: Backend) -> bool {
+    let needed: &[Backend] = match backend {
+        Backend::HopperFna => &[Backend::HopperFna, Backend::TokenPermute],
+        _ => &[backend],
+    };
+    let missing = needed.iter().find_map(|one| artifact.check(*one, device.properties().capability).err());
+    if let Some(error) = &missing {
+        println!("{backend} is not covered here: {error}");
+    }
+    missing.is_none()
+}
+
 /// Causal, window, stride, dilation per axis.
 type Setting = ([bool; 2], [usize; 2], [usize; 2], [usize; 2]);
 
@@ -546,6 +559,9 @@ const SETTINGS: [Setting; 20] = [
 #[ignore = "needs a GPU and a linked artifact"]
 fn reference_and_fna_2d_float16_forward_match_the_cpu() {
     let (device, artifact) = setup();
+    if ![Backend::Reference, Backend::Fna].iter().all(|backend| usable(artifact, &device, *backend)) {
+        return;
+    }
     let mut random = Random::new(1);
     let mut tally = Tally::default();
     for (causal, window, stride, dilation) in SETTINGS {
@@ -616,7 +632,7 @@ fn every_fna_row(direction: Direction) {
     println!("fna {direction}: {} rows of the table run on this device", rows.len());
     assert!(uncovered.is_empty(), "rows without a case: {uncovered:?}");
     assert!(
-        !rows.is_empty() || direction == Direction::Backward,
+        !rows.is_empty() || direction == Direction::Backward || !is_built(artifact, Backend::Fna),
         "the artifact has no fna forward kernel for this device"
     );
     tally.finish(&format!("fna {direction}, every row"), 2 * rows.len().min(1));

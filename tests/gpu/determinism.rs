@@ -68,8 +68,7 @@ fn what_is_deterministic_gives_the_same_bits_again() {
     let (device, artifact) = setup();
     let mut tally = Tally::default();
     for backend in BACKENDS {
-        if let Err(error) = artifact.check(backend, device.properties().capability) {
-            println!("not covered here: {error}");
+        if !usable(artifact, &device, backend) {
             continue;
         }
         let hopper = matches!(backend, Backend::HopperFna | Backend::HopperFmha);
@@ -101,7 +100,7 @@ fn what_is_deterministic_gives_the_same_bits_again() {
             refuses(&device, backend);
         }
     }
-    tally.finish("determinism", 1);
+    tally.finish("determinism", 0);
 }
 
 /// A Hopper backward pass of which the same bits are asked.
@@ -124,8 +123,7 @@ fn refuses(device: &Device, backend: Backend) {
 #[ignore = "needs a GPU and a linked artifact"]
 fn every_hopper_fna_forward_kernel_gives_the_same_bits_again() {
     let (device, artifact) = setup();
-    if let Err(error) = artifact.check(Backend::HopperFna, device.properties().capability) {
-        println!("not covered here: {error}");
+    if !usable(artifact, &device, Backend::HopperFna) {
         return;
     }
     let mut tally = Tally::default();

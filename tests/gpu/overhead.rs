@@ -112,8 +112,7 @@ fn problem(dtype: Dtype) -> Problem {
 }
 
 fn fna(device: &Device, artifact: &Artifact) {
-    if !is_built(artifact, Backend::Fna) {
-        println!("fna is not in this artifact: not covered");
+    if !usable(artifact, device, Backend::Fna) {
         return;
     }
     // The Hopper backend takes no float32, so fna is what is chosen.
@@ -174,8 +173,7 @@ fn fna(device: &Device, artifact: &Artifact) {
 }
 
 fn hopper(device: &Device, artifact: &Artifact) {
-    if let Err(error) = artifact.check(Backend::HopperFna, device.properties().capability) {
-        println!("not covered here: {error}");
+    if !usable(artifact, device, Backend::HopperFna) {
         return;
     }
     let problem = problem(Dtype::Float16);

@@ -276,9 +276,8 @@ fn timings() {
         let problem = published.problem();
         println!("{}, {} heads of {DIM}, float16:", published.name, published.heads);
         let mut timed = Timed { device: &device, published, tally: Tally::default(), best: BTreeMap::new() };
-        match artifact.check(Backend::HopperFna, device.properties().capability) {
-            Ok(()) => time_hopper(artifact, &problem, &mut tensors, &mut timed),
-            Err(error) => println!("  {error}"),
+        if usable(artifact, &device, Backend::HopperFna) {
+            time_hopper(artifact, &problem, &mut tensors, &mut timed);
         }
         time_fna(artifact, &problem, &mut tensors, &mut timed);
         for (what, (median, how)) in &timed.best {
@@ -287,5 +286,5 @@ fn timings() {
         failures.cases += timed.tally.cases;
         failures.failures.append(&mut timed.tally.failures);
     }
-    failures.finish("timings", 1);
+    failures.finish("timings", 0);
 }
