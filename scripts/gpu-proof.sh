@@ -40,7 +40,7 @@ plan=(
     "60 refusals::the_c_abi_refuses_with_a_status_and_a_message"
     "60 refusals::head_dims_beyond_every_kernel_are_unsupported"
     "60 hopper::what_no_hopper_kernel_takes_is_refused"
-    "150 timings::timings"
+    "180 timings::timings"
     "60 overhead::host_overhead"
     "90 determinism::what_is_deterministic_gives_the_same_bits_again"
     "90 determinism::every_hopper_fna_forward_kernel_gives_the_same_bits_again"

@@ -35,6 +35,10 @@ fn sanitizer_sample() {
         let hopper = matches!(backend, Backend::HopperFna | Backend::HopperFmha);
         for (at, dim) in DIMS.into_iter().enumerate() {
             for rank in if dense { 1..=1 } else { 1..=3 } {
+                // Instrumented code is slow to load; the families of the core section get every other one.
+                if matches!(backend, Backend::Fna | Backend::Reference) && (at + rank) % 2 == 1 {
+                    continue;
+                }
                 let dtypes = [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32];
                 let dtype = dtypes[(at + rank) % if hopper { 2 } else { 3 }];
                 let problem = small(dtype, rank, dim, dense);

@@ -60,8 +60,11 @@ impl<T: Element> Tensors<T> {
         // A block of numbers, again and again: as good as a stream of them, and millions are made fast.
         let block: Vec<T> = random.elements(1 << 16);
         let mut input = |len: usize| {
-            let from = random.range(0, block.len() - 1);
-            let numbers: Vec<T> = block.iter().cycle().skip(from).take(len).copied().collect();
+            let mut numbers = block[random.range(0, block.len() - 1)..].to_vec();
+            while numbers.len() < len {
+                numbers.extend_from_slice(&block);
+            }
+            numbers.truncate(len);
             DeviceBuffer::from_slice(device, &numbers)
         };
         let output = |len| DeviceBuffer::<T>::filled(device, len, 0xff);

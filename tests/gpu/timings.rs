@@ -9,6 +9,7 @@ use super::tensors::{Sizes, Tensors};
 use super::*;
 use natten_kernels::device::Event;
 use natten_kernels::ops::Schedule;
+use rayon::prelude::*;
 
 struct Published {
     name: &'static str,
@@ -173,7 +174,7 @@ impl Timed<'_> {
 /// That a call left nothing but means of the values, which lie between -1 and 1.
 fn check_out(tensors: &Tensors<f16>, problem: &Problem, tally: &mut Tally, case: &str) {
     match tensors.out(problem.out_len()) {
-        Ok(out) if out.iter().all(|x| x.to_f32().abs() <= 1.0) => {}
+        Ok(out) if out.par_iter().all(|x| x.to_f32().abs() <= 1.0) => {}
         Ok(_) => tally.failed(case, &Error::Internal("an output beyond the values, or not a number".into())),
         Err(error) => tally.failed(case, &error),
     }
@@ -221,7 +222,10 @@ fn time_hopper(artifact: &Artifact, problem: &Problem, tensors: &mut Tensors<f16
                 unsafe { functional::forward(&decision, problem, &forward, &launch) }
             },
         );
-        check_out(tensors, problem, &mut timed.tally, &how);
+        // Every kernel has its cases elsewhere; these are the numbers that are compared.
+        if default || same {
+            check_out(tensors, problem, &mut timed.tally, &how);
+        }
     }
     for kernel in rows_for(artifact, device, "hopper_fna_bwd", Direction::Backward, problem) {
         let direction = Direction::Backward;
