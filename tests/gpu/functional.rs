@@ -1,83 +1,8 @@
-//! The functional API with the dispatcher's own choices: what a caller gets who knows of no backend.
+//! Dense attention through the functional API, with the dispatcher's own choices.
 
 use super::*;
 use natten_kernels::functional::Options;
 use natten_kernels::ops::{Dense, Sequences};
-
-/// Random problems of every kind that `Problem` has, forward and backward.
-#[test]
-#[ignore = "needs a GPU and a linked artifact"]
-fn the_dispatchers_choice_runs() {
-    let (device, artifact) = setup();
-    let mut random = Random::new(4000);
-    let mut tally = Tally::default();
-    let mut chosen: BTreeMap<String, usize> = BTreeMap::new();
-    for case in 0..200 {
-        let rank = random.range(1, 3);
-        let causal: Vec<bool> = (0..rank).map(|_| random.range(0, 1) == 1).collect();
-        let dtype = random.pick(&[Dtype::Float32, Dtype::Float16, Dtype::Bfloat16]);
-        let dim = random.pick(&[8, 24, 32, 64, 96, 128, 192, 12, 7]);
-        let dims = Dims { batch: random.range(1, 2), heads: random.range(1, 2), dim, dim_value: dim };
-        let plain = random_problem(&mut random, dtype, &causal, dims);
-        // Grouped heads, extra tokens and windows of everything take turns with none of them.
-        let problem = variation(&plain, case % 4);
-        for direction in [Direction::Forward, Direction::Backward] {
-            let request = Request::new(direction);
-            match dispatch::choose_from(artifact, &problem, &device.properties(), &request) {
-                Ok(decision) => {
-                    *chosen.entry(format!("{} {direction}", decision.backend)).or_default() += 1;
-                    let via = Via::Chosen(decision);
-                    match direction {
-                        Direction::Forward => {
-                            for_dtype!(dtype, forward_case(&device, &problem, &via, &mut random, &mut tally));
-                        }
-                        Direction::Backward => {
-                            let own_delta = !is_built(artifact, Backend::ComputeDelta);
-                            let options = BackwardOptions { key_splits: [1; 3], own_delta };
-                            for_dtype!(
-                                dtype,
-                                backward_case(&device, &problem, &via, &options, &mut random, &mut tally)
-                            );
-                        }
-                    }
-                }
-                // A selection need not hold everything; the reason must say so.
-                Err(Error::Unsupported(reason)) => {
-                    assert!(reason.contains("no backend can run this problem"), "{reason}");
-                    *chosen.entry(format!("none {direction}")).or_default() += 1;
-                }
-                Err(error) => tally.failed(&describe(&problem), &error),
-            }
-        }
-    }
-    println!("chosen: {chosen:?}");
-    tally.finish("random problems by the dispatcher", 1);
-}
-
-/// 0: as it is; 1: two query heads for each key head; 2: extra tokens; 3: windows of everything.
-fn variation(problem: &Problem, which: usize) -> Problem {
-    let axes = problem.axes();
-    let all = |part: fn(&natten_kernels::Axis) -> usize| axes.iter().map(part).collect::<Vec<_>>();
-    let causal: Vec<bool> = axes.iter().map(|axis| axis.causal).collect();
-    let (heads, full) = (problem.heads(), which == 3);
-    let builder = Problem::builder(problem.dtype(), &problem.extents())
-        .batch(problem.batch())
-        .heads(if which == 1 { 2 * heads } else { heads })
-        .heads_kv(heads)
-        .dim(problem.dim())
-        .dim_value(problem.dim_value())
-        .extra_kv(if which == 2 { 5 } else { 0 });
-    let builder = if full {
-        builder.window(&problem.extents().iter().map(|extent| (*extent).max(2)).collect::<Vec<_>>())
-    } else {
-        builder
-            .window(&all(|axis| axis.window))
-            .stride(&all(|axis| axis.stride))
-            .dilation(&all(|axis| axis.dilation))
-            .causal(&causal)
-    };
-    builder.build().unwrap()
-}
 
 /// Dense attention as `attention_forward` and `attention_backward` choose it: lengths fixed and not, masks,
 /// grouped heads, against the CPU.

@@ -4,7 +4,7 @@
 use super::*;
 use natten_kernels::ops::Schedule;
 
-fn tiles_of(kernel: &Kernel) -> Tiles {
+pub(super) fn tiles_of(kernel: &Kernel) -> Tiles {
     let shape = |tile: &[i32; 3]| tile.map(|n| n.max(1) as usize);
     Tiles { query: shape(&kernel.query_tile), key: shape(&kernel.key_tile) }
 }
