@@ -807,6 +807,8 @@ mod functional_api;
 mod dense;
 #[path = "gpu/hopper.rs"]
 mod hopper;
+#[path = "gpu/merge.rs"]
+mod merge;
 
 #[cfg(not(natten_kernels_unlinked))]
 mod refusals {

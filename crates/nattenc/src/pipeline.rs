@@ -542,9 +542,8 @@ fn graph(
             }
         },
     };
-    let header =
-        generate::support_files().iter().find(|(n, _)| *n == "natten_kernels.h").map_or("", |(_, t)| *t);
-    let ends = link::jobs(&mut graph, &objects, &texts.sources, &link::exports(header), &tools);
+    let headers: String = generate::public_headers().map(|(_, text)| *text).collect();
+    let ends = link::jobs(&mut graph, &objects, &texts.sources, &link::exports(&headers), &tools);
     Ok((graph, ends))
 }
 
@@ -658,7 +657,7 @@ fn pack(
     if let Cudart::Static(path) = &from.toolkit.cudart {
         contents.insert("lib/libcudart_static.a".to_owned(), fs::read(path)?);
     }
-    for (name, text) in generate::support_files().iter().filter(|(n, _)| *n == "natten_kernels.h") {
+    for (name, text) in generate::public_headers() {
         contents.insert(format!("include/{name}"), text.as_bytes().to_vec());
     }
     let needs = verify::needs(&contents[&format!("lib/{}", link::SHARED)]).map_err(|why| {
