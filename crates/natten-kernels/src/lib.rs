@@ -73,8 +73,12 @@
 //! no one can check where a device pointer leads.
 
 mod backend;
+#[cfg(feature = "candle")]
+pub mod candle;
 mod capability;
 pub mod cpu;
+#[cfg(feature = "cudarc")]
+pub mod cudarc;
 pub mod device;
 pub mod dispatch;
 mod dtype;
