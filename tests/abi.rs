@@ -25,7 +25,9 @@ fn include() -> PathBuf {
 
 /// The header without comments and preprocessor lines.
 fn header() -> String {
-    let text = std::fs::read_to_string(include().join("natten_kernels.h")).unwrap();
+    let text: String = ["natten_kernels.h", "natten_kernels_merge.h"]
+        .map(|name| std::fs::read_to_string(include().join(name)).unwrap())
+        .concat();
     let mut bare = String::new();
     let mut rest = text.as_str();
     while let Some((before, after)) = rest.split_once("/*") {
@@ -101,7 +103,8 @@ fn header_constants(text: &str) -> Vec<(String, i32)> {
 
 /// Compiles a program that prints `struct field offset size` for everything in `structs`, and runs it.
 fn compiled_layouts(structs: &[(String, Vec<String>)]) -> (Layouts, u32) {
-    let mut program = String::from("#include <natten_kernels.h>\n#include <stdio.h>\nint main(void) {\n");
+    let mut program =
+        String::from("#include <natten_kernels_merge.h>\n#include <stdio.h>\nint main(void) {\n");
     program.push_str("  printf(\"version %u\\n\", (unsigned)NATTEN_KERNELS_ABI_VERSION);\n");
     for (name, fields) in structs {
         writeln!(program, "  printf(\"{name} . 0 %zu\\n\", sizeof({name}));").unwrap();
@@ -321,6 +324,27 @@ fn rust_layouts() -> Layouts {
         all,
         natten_compute_delta_args { size, dtype, out, grad_out, delta, batch, seqlen, heads, dim, stream }
     );
+    layout!(all, natten_attention_part { out, logsumexp });
+    layout!(
+        all,
+        natten_merge_attentions_args {
+            size,
+            dtype,
+            parts,
+            out,
+            logsumexp,
+            part_count,
+            batch,
+            seqlen,
+            heads,
+            dim,
+            stream
+        }
+    );
+    layout!(
+        all,
+        natten_add_gradients_args { size, dtype, addends, sum, batch, seqlen, heads, count, dim, stream }
+    );
     layout!(
         all,
         natten_tiled_fna_forward_args {
@@ -471,7 +495,7 @@ fn rust_layouts() -> Layouts {
 #[test]
 fn structs_have_the_same_fields_offsets_and_sizes() {
     let structs = header_structs(&header());
-    assert_eq!(structs.len(), 12, "the parser lost a struct: {structs:?}");
+    assert_eq!(structs.len(), 15, "the parser lost a struct: {structs:?}");
     let (in_c, version) = compiled_layouts(&structs);
     assert_eq!(version, sys::NATTEN_KERNELS_ABI_VERSION);
     let in_rust = rust_layouts();
@@ -557,14 +581,14 @@ fn expected_kind(declaration: &str, field: &str) -> String {
 }
 
 #[test]
-fn operations_are_the_37_of_the_header_with_the_same_args() {
+fn operations_are_the_37_and_the_2_of_merge_with_the_same_args() {
     let mut in_header = header_operations(&header());
     let mut in_rust: Vec<(String, String)> =
         sys::OPERATIONS.iter().map(|(name, args)| ((*name).to_owned(), (*args).to_owned())).collect();
     in_header.sort();
     in_rust.sort();
     assert_eq!(in_header, in_rust);
-    assert_eq!(in_rust.len(), 37);
+    assert_eq!(in_rust.len(), 37 + 2);
     let mut others: Vec<String> = functions(&header()).into_iter().map(|(name, _)| name).collect();
     others.retain(|name| !sys::OPERATIONS.iter().any(|(operation, _)| operation == name));
     let information = [

@@ -836,6 +836,8 @@ mod functional_api;
 mod graph;
 #[path = "gpu/hopper.rs"]
 mod hopper;
+#[path = "gpu/merge.rs"]
+mod merge;
 #[cfg(not(natten_kernels_unlinked))]
 #[path = "gpu/overhead.rs"]
 mod overhead;

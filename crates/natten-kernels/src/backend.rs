@@ -10,6 +10,8 @@ pub enum Backend {
     TokenPermute,
     /// The row sums of `out * grad_out` that a backward pass starts from.
     ComputeDelta,
+    /// Merging attentions of the same queries, and adding up gradients.
+    Merge,
     /// Fused neighborhood attention, any device from 8.0 on.
     Fna,
     /// Fused dense attention, any device from 8.0 on.
@@ -26,10 +28,11 @@ pub enum Backend {
 
 impl Backend {
     /// All of them.
-    pub const ALL: [Backend; 9] = [
+    pub const ALL: [Backend; 10] = [
         Backend::Reference,
         Backend::TokenPermute,
         Backend::ComputeDelta,
+        Backend::Merge,
         Backend::Fna,
         Backend::Fmha,
         Backend::HopperFna,
@@ -44,6 +47,7 @@ impl Backend {
             Backend::Reference => "reference",
             Backend::TokenPermute => "token_permute",
             Backend::ComputeDelta => "compute_delta",
+            Backend::Merge => "merge",
             Backend::Fna => "fna",
             Backend::Fmha => "fmha",
             Backend::HopperFna => "hopper_fna",

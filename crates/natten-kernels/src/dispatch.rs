@@ -299,10 +299,7 @@ fn consider(
     }
     artifact.check(backend, properties.capability)?;
     let direction = request.direction;
-    // The gradients of a repeated head would have to be added up, which no kernel does.
-    let ungrouped = (direction == Direction::Forward && problem.heads() != problem.heads_kv())
-        .then(|| problem.ungrouped());
-    let repeated = ungrouped.as_ref().unwrap_or(problem);
+    let repeated = &problem.ungrouped();
     let want = Want {
         kind: Kind {
             backend,
@@ -332,6 +329,7 @@ fn consider(
                 Direction::Backward => tiles::key_splits(problem, &found.tiles.key, request.determinism),
             };
             let key_head_copies = problem.heads() / problem.heads_kv();
+            check_copies(artifact, key_head_copies, &want.kind, properties)?;
             Ok(Decision { key_splits, key_head_copies, ..plain.with(kernel, found.tiles) })
         }
         Backend::Reference => {
@@ -345,6 +343,7 @@ fn consider(
             let (kernel, found) = want.pick(artifact, properties, want.hopper())?;
             check_permutation(artifact, problem, properties)?;
             let key_head_copies = problem.heads() / problem.heads_kv();
+            check_copies(artifact, key_head_copies, &want.kind, properties)?;
             let schedule = Schedule::from_number(found.schedule);
             Ok(Decision { schedule, key_head_copies, ..plain.with(kernel, found.tiles) })
         }
@@ -372,10 +371,7 @@ fn consider_dense(
     }
     artifact.check(backend, properties.capability)?;
     let direction = request.direction;
-    let repeated = match direction {
-        Direction::Forward => problem.ungrouped(),
-        Direction::Backward => *problem,
-    };
+    let repeated = problem.ungrouped();
     // The kernels take either mask.
     let kind = Kind { backend, direction, rank: 0, dtype: problem.dtype, causal: [false; 3] };
     let want = Want { kind, dims: [problem.dim, problem.dim_value] };
@@ -397,6 +393,7 @@ fn consider_dense(
                 }
             };
             let key_head_copies = problem.heads / problem.heads_kv;
+            check_copies(artifact, key_head_copies, &want.kind, properties)?;
             Ok(Decision { key_splits: [splits, 1, 1], key_head_copies, ..plain.with(kernel, found.tiles) })
         }
         Backend::HopperFmha => {
@@ -404,6 +401,7 @@ fn consider_dense(
             check_varies(backend, request)?;
             let (kernel, found) = want.pick(artifact, properties, want.hopper())?;
             let key_head_copies = problem.heads / problem.heads_kv;
+            check_copies(artifact, key_head_copies, &want.kind, properties)?;
             let schedule = Schedule::from_number(found.schedule);
             Ok(Decision { schedule, key_head_copies, ..plain.with(kernel, found.tiles) })
         }
@@ -468,6 +466,26 @@ fn check_permutation(artifact: &Artifact, problem: &Problem, properties: &Proper
         }
     }
     Ok(())
+}
+
+/// That the artifact can add up the gradients of copied key heads, where there are any.
+fn check_copies(artifact: &Artifact, copies: usize, kind: &Kind, properties: &Properties) -> Result<()> {
+    if copies == 1 || kind.direction == Direction::Forward {
+        return Ok(());
+    }
+    let backend = Backend::Merge;
+    artifact.check(backend, properties.capability).map_err(|error| {
+        Error::unsupported(format!("the gradients of copied key heads must be added up: {error}"))
+    })?;
+    let number = properties.capability.number();
+    let row = Kind { backend, rank: 0, causal: [false; 3], ..*kind };
+    if artifact.rows(&row).any(|kernel| (kernel.sm_min..kernel.sm_max).contains(&number)) {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "the gradients of copied key heads must be added up, and the artifact has no {} kernel of {backend} for a device of capability {}",
+        kind.dtype, properties.capability
+    )))
 }
 
 /// Tile shapes, and how the table spells them.

@@ -8,8 +8,8 @@
 //! | [`attention_forward`] | dense attention, causal or not, sequences of variable length | [`cpu::attention_forward`] |
 //! | [`attention_backward`] | its gradients | [`cpu::attention_backward`] |
 //!
-//! Attentions to several sets of keys are merged by [`cpu::merge_attentions`]; an artifact has no kernel for
-//! it yet.
+//! | [`merge_attentions`] | attention to several sets of keys, from attentions to each | [`cpu::merge_attentions`] |
+//! | [`add_gradients`] | the gradient of what several of them saw | |
 //!
 //! # Tensors
 //!
@@ -31,8 +31,9 @@
 //!   value are permuted, out and logsumexp permuted back; backward, out, grad_out and logsumexp are permuted
 //!   too, and the three gradients permuted back.
 //! - **Grouped heads** (GQA, MQA) are taken as they are by Blackwell and the reference backend. For the others
-//!   each key and value head is copied for its query heads first, forward only: adding up the gradients of the
-//!   copies takes a kernel that an artifact does not have.
+//!   each key and value head is copied for its query heads first; backward, the gradients of the copies are added
+//!   up, which needs the merge backend. Without that, the dispatcher has another backend take the heads, if it can.
+//!   The gradients of tokens of no sequence are then of no meaning.
 //! - **Extra key/value tokens** are keys like the others to dense attention over whole axes; else the
 //!   reference backend takes them.
 //! - **delta** is computed by the backend that needs it if it is null.
@@ -82,6 +83,7 @@ mod compose;
 use crate::backend::Backend;
 use crate::device::{self, Properties};
 use crate::dispatch::{self, Decision, Request};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::ops::{self, BackwardTensors, Dense, ForwardTensors, Launch, Sequences, Stream, TokenTensor};
 use crate::permutation::TokenPermutation;
@@ -90,6 +92,8 @@ use crate::table::Direction;
 use crate::tiles::Determinism;
 use compose::{Engine, HeadCopy, Way};
 use std::ffi::c_void;
+
+pub use crate::ops::{add_gradients, merge_attentions};
 
 /// How to choose, and how to start.
 #[derive(Debug, Clone, Copy, Default)]
@@ -345,6 +349,19 @@ impl Engine for Device<'_> {
             unsafe { device::copy_rows_async(&rows, self.stream()) }?;
         }
         Ok(())
+    }
+
+    unsafe fn add_heads(
+        &self,
+        copy: &HeadCopy,
+        dtype: Dtype,
+        from: *const c_void,
+        to: *mut c_void,
+    ) -> Result<()> {
+        let HeadCopy { heads, width, copies } = *copy;
+        let tensor = TokenTensor { dtype, batch: 1, heads: 1, dim: width / dtype.size() };
+        // SAFETY: the caller's promise: `heads` rows of `copies` rows of `width` bytes each.
+        unsafe { ops::add_gradients(tensor, heads, copies, from, to, self.stream()) }
     }
 
     unsafe fn na_forward(

@@ -149,6 +149,10 @@ launchers! {
         [natten_token_unpermute_1d, natten_token_unpermute_2d, natten_token_unpermute_3d];
     /// `which`: 0.
     compute_delta(natten_compute_delta_args): [natten_compute_delta];
+    /// `which`: 0.
+    merge_attentions(natten_merge_attentions_args): [natten_merge_attentions];
+    /// `which`: 0.
+    add_gradients(natten_add_gradients_args): [natten_add_gradients];
     /// `which`: rank - 1 on Hopper, rank + 2 on Blackwell.
     tiled_fna_forward(natten_tiled_fna_forward_args):
         [natten_hopper_na1d_forward, natten_hopper_na2d_forward, natten_hopper_na3d_forward,

@@ -24,8 +24,8 @@
 //!
 //! | layer | what it is |
 //! |---|---|
-//! | [`functional`] | `na1d` to `na3d` and `attention`, forward and backward, on raw device pointers |
-//! | [`cpu`] | the same, and `merge_attentions`, in double precision: backend and oracle |
+//! | [`functional`] | `na1d` to `na3d` and `attention`, forward and backward, and `merge_attentions`, on raw device pointers |
+//! | [`cpu`] | the same in double precision: backend and oracle |
 //! | [`dispatch`] | which backend, tile shapes and schedule a problem runs with on a device: a pure function |
 //! | [`ops`] | the artifact's operations, argument-checked, over raw device pointers and a stream |
 //! | [`sys`] | the C ABI, declarations only |
@@ -73,8 +73,12 @@
 //! no one can check where a device pointer leads.
 
 mod backend;
+#[cfg(feature = "candle")]
+pub mod candle;
 mod capability;
 pub mod cpu;
+#[cfg(feature = "cudarc")]
+pub mod cudarc;
 pub mod device;
 pub mod dispatch;
 mod dtype;

@@ -11,6 +11,7 @@
 mod blackwell;
 mod dense;
 mod hopper;
+mod merge;
 
 pub use blackwell::{Scheduler, blackwell_na_backward, blackwell_na_forward};
 pub use dense::{
@@ -18,6 +19,7 @@ pub use dense::{
     fmha_forward, hopper_fmha_backward, hopper_fmha_forward,
 };
 pub use hopper::{Schedule, hopper_na_backward, hopper_na_forward, tiled_order};
+pub use merge::{MOST_PARTS, Part, add_gradients, merge_attentions};
 
 pub(crate) use blackwell::check_blackwell_fna;
 pub(crate) use dense::{check_blackwell_fmha, check_fmha, check_hopper_fmha};

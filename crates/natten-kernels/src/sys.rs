@@ -208,6 +208,44 @@ pub struct natten_compute_delta_args {
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
+pub struct natten_attention_part {
+    pub out: *const c_void,
+    pub logsumexp: *const f32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct natten_merge_attentions_args {
+    pub size: u32,
+    pub dtype: i32,
+    pub parts: *const natten_attention_part,
+    pub out: *mut c_void,
+    pub logsumexp: *mut f32,
+    pub part_count: i32,
+    pub batch: i32,
+    pub seqlen: i32,
+    pub heads: i32,
+    pub dim: i32,
+    pub stream: *mut c_void,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct natten_add_gradients_args {
+    pub size: u32,
+    pub dtype: i32,
+    pub addends: *const c_void,
+    pub sum: *mut c_void,
+    pub batch: i32,
+    pub seqlen: i32,
+    pub heads: i32,
+    pub count: i32,
+    pub dim: i32,
+    pub stream: *mut c_void,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
 pub struct natten_tiled_fna_forward_args {
     pub size: u32,
     pub dtype: i32,
@@ -383,6 +421,8 @@ operations! {
         natten_token_permute_1d natten_token_permute_2d natten_token_permute_3d
         natten_token_unpermute_1d natten_token_unpermute_2d natten_token_unpermute_3d;
     natten_compute_delta_args: natten_compute_delta;
+    natten_merge_attentions_args: natten_merge_attentions;
+    natten_add_gradients_args: natten_add_gradients;
     natten_tiled_fna_forward_args:
         natten_hopper_na1d_forward natten_hopper_na2d_forward natten_hopper_na3d_forward
         natten_blackwell_na1d_forward natten_blackwell_na2d_forward natten_blackwell_na3d_forward;

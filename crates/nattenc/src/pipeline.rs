@@ -608,11 +608,10 @@ fn link_jobs(
             }
         },
     };
-    let header =
-        generate::support_files().iter().find(|(n, _)| *n == "natten_kernels.h").map_or("", |(_, t)| *t);
+    let headers: String = generate::public_headers().map(|(_, text)| *text).collect();
     let objects: Vec<(String, JobId)> =
         plan.units.iter().zip(objects).map(|(unit, (_, object))| (unit.name.clone(), *object)).collect();
-    Ok(link::jobs(graph, &objects, &texts.sources, &link::exports(header), &tools))
+    Ok(link::jobs(graph, &objects, &texts.sources, &link::exports(&headers), &tools))
 }
 
 /// A path of the toolkit, relative to a scratch directory.
@@ -725,7 +724,7 @@ fn pack(
     if let Cudart::Static(path) = &from.toolkit.cudart {
         contents.insert("lib/libcudart_static.a".to_owned(), fs::read(path)?);
     }
-    for (name, text) in generate::support_files().iter().filter(|(n, _)| *n == "natten_kernels.h") {
+    for (name, text) in generate::public_headers() {
         contents.insert(format!("include/{name}"), text.as_bytes().to_vec());
     }
     let needs = verify::needs(&contents[&format!("lib/{}", link::SHARED)]).map_err(|why| {

@@ -281,6 +281,8 @@ fn everything() -> Vec<Kernel> {
                 let row = kernel(dtype, direction, (0, 0), i32::MAX as usize, 0);
                 rows.push(Kernel { family: "token_permute".into(), rank, alignment: 1, ..row });
             }
+            let row = kernel(dtype, direction, (0, 0), i32::MAX as usize, 0);
+            rows.push(Kernel { family: "merge".into(), rank: 0, alignment: 1, ..row });
         }
     }
     rows
@@ -292,6 +294,7 @@ const ALL: &[(&str, &str)] = &[
     ("reference", "8.0 9.0 10.0"),
     ("token_permute", "8.0 9.0 10.0"),
     ("compute_delta", "8.0 9.0 10.0"),
+    ("merge", "8.0 9.0 10.0"),
     ("hopper_fna", "9.0a"),
     ("hopper_fmha", "9.0a"),
     ("blackwell_fna", "10.0a"),
@@ -403,7 +406,7 @@ fn a_tiled_backend_needs_token_permutation() {
     assert!(error.to_string().contains("no 2-D token permutation of float32"), "{error}");
 }
 
-/// Upstream repeats key heads for fna and Hopper; their gradients are left to the backends that take groups.
+/// Upstream repeats key heads for fna and Hopper, and adds up their gradients.
 #[test]
 fn grouped_heads_are_repeated_forward_and_taken_as_they_are_elsewhere() {
     let artifact = built(ALL, everything());
@@ -412,8 +415,8 @@ fn grouped_heads_are_repeated_forward_and_taken_as_they_are_elsewhere() {
         (8, FORWARD, Backend::Fna, 2),
         (9, FORWARD, Backend::HopperFna, 2),
         (10, FORWARD, Backend::BlackwellFna, 1),
-        (8, BACKWARD, Backend::Reference, 1),
-        (9, BACKWARD, Backend::Reference, 1),
+        (8, BACKWARD, Backend::Fna, 2),
+        (9, BACKWARD, Backend::HopperFna, 2),
         (10, BACKWARD, Backend::BlackwellFna, 1),
     ] {
         let decision = choose_from(&artifact, &problem, &device(major, 0, LARGE), &request).unwrap();
@@ -422,8 +425,32 @@ fn grouped_heads_are_repeated_forward_and_taken_as_they_are_elsewhere() {
     let grouped = Dense { heads_kv: 1, ..dense(64) };
     let decision = choose_dense_from(&artifact, &grouped, None, &device(9, 0, LARGE), &FORWARD).unwrap();
     assert_eq!((decision.backend, decision.key_head_copies), (Backend::HopperFmha, 4));
-    let error = choose_dense_from(&artifact, &grouped, None, &device(9, 0, LARGE), &BACKWARD).unwrap_err();
-    assert!(error.to_string().contains("as many key heads as query heads"), "{error}");
+    let decision = choose_dense_from(&artifact, &grouped, None, &device(9, 0, LARGE), &BACKWARD).unwrap();
+    assert_eq!((decision.backend, decision.key_head_copies), (Backend::HopperFmha, 4));
+}
+
+/// Without the kernels that add gradients up, backends that take groups are left.
+#[test]
+fn gradients_of_repeated_heads_need_merge() {
+    let problem = problem(64).heads(4).heads_kv(2).build().unwrap();
+    let grouped = Dense { heads_kv: 1, ..dense(64) };
+    let without: Vec<_> = ALL.iter().copied().filter(|(name, _)| *name != "merge").collect();
+    let half: Vec<Kernel> = everything()
+        .into_iter()
+        .filter(|row| row.family != "merge" || row.dtype == Some(Dtype::Float32))
+        .collect();
+    for (artifact, reason) in [
+        (built(&without, everything()), "must be added up"),
+        (built(ALL, half), "no float16 kernel of merge"),
+    ] {
+        let decision = choose_from(&artifact, &problem, &device(9, 0, LARGE), &BACKWARD).unwrap();
+        assert_eq!((decision.backend, decision.key_head_copies), (Backend::Reference, 1));
+        let error =
+            choose_dense_from(&artifact, &grouped, None, &device(9, 0, LARGE), &BACKWARD).unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+        let forward = choose_from(&artifact, &problem, &device(9, 0, LARGE), &FORWARD).unwrap();
+        assert_eq!((forward.backend, forward.key_head_copies), (Backend::HopperFna, 2));
+    }
 }
 
 #[test]
@@ -537,7 +564,7 @@ fn blackwell_code_of_another_capability_falls_back_to_core_and_says_so_once() {
 #[test]
 fn every_subset_of_sections_names_what_is_missing() {
     let problem = problem(32).build().unwrap();
-    let sections: [&[usize]; 3] = [&[0, 1, 2, 3, 4], &[5, 6], &[7, 8]];
+    let sections: [&[usize]; 3] = [&[0, 1, 2, 3, 4, 5], &[6, 7], &[8, 9]];
     for subset in 0..8_usize {
         let has = |section: usize| subset >> section & 1 == 1;
         let chosen: Vec<(&str, &str)> =

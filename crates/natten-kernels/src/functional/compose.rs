@@ -46,6 +46,17 @@ pub(super) trait Engine {
     /// # Safety
     /// `from` has the rows, `to` room for all copies.
     unsafe fn copy_heads(&self, copy: &HeadCopy, from: *const c_void, to: *mut c_void) -> Result<()>;
+    /// The inverse of [`Engine::copy_heads`] for gradients, of elements of `dtype`: those of the copies added up.
+    ///
+    /// # Safety
+    /// `from` has all copies, `to` room for the rows.
+    unsafe fn add_heads(
+        &self,
+        copy: &HeadCopy,
+        dtype: Dtype,
+        from: *const c_void,
+        to: *mut c_void,
+    ) -> Result<()>;
     /// # Safety
     /// As the operation; tensors are in its order.
     unsafe fn na_forward(
@@ -163,11 +174,48 @@ pub(super) unsafe fn backward<E: Engine>(
     let alignment = alignment(decision, problem.dtype());
     ops::check_backward_pointers(tensors, alignment)?;
     let room = BackwardRoom::new(decision, problem)?;
-    let Some(tiled) = &room.tiled else {
+    let block = Block::new(engine, room.total)?;
+    let copies = KeyCopies {
+        engine,
+        dtype: problem.dtype(),
+        copies: decision.key_head_copies,
+        heads: problem.batch() * problem.tokens_kv() * problem.heads_kv(),
+        dims: [problem.dim(), problem.dim_value()],
+    };
+    let ungrouped;
+    let (mut problem, outer) = (problem, tensors);
+    let mut tensors = *tensors;
+    if let Some(parts) = room.copies {
+        // SAFETY: the caller's promise; the parts have room for the copies.
+        tensors = unsafe { copies.spread(&tensors, parts.map(|part| block.at(part))) }?;
+        ungrouped = problem.ungrouped();
+        problem = &ungrouped;
+    }
+    // SAFETY: the caller's promise; what was replaced is as large.
+    unsafe { backward_in_order(engine, decision, problem, &tensors, room.tiled.as_ref(), &block) }?;
+    if room.copies.is_some() {
+        // SAFETY: the copies' gradients have been written; the caller's promise for the targets.
+        unsafe { copies.gather(&tensors, outer) }?;
+    }
+    Ok(())
+}
+
+/// The backward pass of a problem whose heads are as the backend takes them.
+///
+/// # Safety
+/// As [`backward`]; `block` has the parts of `tiled`.
+unsafe fn backward_in_order<E: Engine>(
+    engine: &E,
+    decision: &Decision,
+    problem: &Problem,
+    tensors: &BackwardTensors,
+    tiled: Option<&TiledRoom<9>>,
+    block: &Block<'_, E>,
+) -> Result<()> {
+    let Some(tiled) = tiled else {
         // SAFETY: the caller's promise.
         return unsafe { engine.na_backward(decision, problem, tensors) };
     };
-    let block = Block::new(engine, room.total)?;
     let mover = Mover::new(problem, &tiled.tiles)?;
     let [query, key, value, out, grad_out, logsumexp, grad_query, grad_key, grad_value] =
         tiled.parts.map(|part| block.at(part));
@@ -252,9 +300,73 @@ pub(super) unsafe fn dense_backward<E: Engine>(
     tensors: &BackwardTensors,
 ) -> Result<()> {
     check_direction(decision, Direction::Backward)?;
+    problem.check_sizes()?;
     check_copies(decision, problem.heads, problem.heads_kv)?;
-    // SAFETY: the caller's promise.
-    unsafe { engine.dense_backward(decision, problem, sequences, tensors) }
+    if decision.key_head_copies == 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { engine.dense_backward(decision, problem, sequences, tensors) };
+    }
+    ops::check_backward_pointers(tensors, 16)?;
+    let room = DenseBackwardRoom::new(decision, problem)?;
+    let block = Block::new(engine, room.total)?;
+    let copies = KeyCopies {
+        engine,
+        dtype: problem.dtype,
+        copies: decision.key_head_copies,
+        heads: problem.batch * problem.seqlen_kv * problem.heads_kv,
+        dims: [problem.dim, problem.dim_value],
+    };
+    // SAFETY: the caller's promise; the parts have room for the copies.
+    let inner = unsafe { copies.spread(tensors, room.copies.map(|part| block.at(part))) }?;
+    // SAFETY: the caller's promise; what was replaced is as large.
+    unsafe { engine.dense_backward(decision, &problem.ungrouped(), sequences, &inner) }?;
+    // SAFETY: the copies' gradients have been written; the caller's promise for the targets.
+    unsafe { copies.gather(&inner, tensors) }
+}
+
+/// Copies of the key heads of a backward pass: a head of key and value for each query head.
+struct KeyCopies<'a, E: Engine> {
+    engine: &'a E,
+    dtype: Dtype,
+    copies: usize,
+    /// Rows of key and of value: a head of a token each.
+    heads: usize,
+    /// Elements of a row of key and of value.
+    dims: [usize; 2],
+}
+
+impl<E: Engine> KeyCopies<'_, E> {
+    fn of(&self, dim: usize) -> HeadCopy {
+        HeadCopy { heads: self.heads, width: dim * self.dtype.size(), copies: self.copies }
+    }
+
+    /// Copies key and value into the first two of `parts`, and says so in the tensors; the other two are for the
+    /// gradients of the copies.
+    ///
+    /// # Safety
+    /// As [`Engine::copy_heads`].
+    unsafe fn spread(&self, tensors: &BackwardTensors, parts: [*mut c_void; 4]) -> Result<BackwardTensors> {
+        let [key, value, grad_key, grad_value] = parts;
+        for (from, to, dim) in [(tensors.key, key, self.dims[0]), (tensors.value, value, self.dims[1])] {
+            // SAFETY: the caller's promise.
+            unsafe { self.engine.copy_heads(&self.of(dim), from, to) }?;
+        }
+        Ok(BackwardTensors { key, value, grad_key, grad_value, ..*tensors })
+    }
+
+    /// Adds the copies' gradients up into those of `to`.
+    ///
+    /// # Safety
+    /// As [`Engine::add_heads`].
+    unsafe fn gather(&self, from: &BackwardTensors, to: &BackwardTensors) -> Result<()> {
+        for (from, to, dim) in
+            [(from.grad_key, to.grad_key, self.dims[0]), (from.grad_value, to.grad_value, self.dims[1])]
+        {
+            // SAFETY: the caller's promise.
+            unsafe { self.engine.add_heads(&self.of(dim), self.dtype, from, to) }?;
+        }
+        Ok(())
+    }
 }
 
 pub(super) fn workspace_bytes(
@@ -263,7 +375,10 @@ pub(super) fn workspace_bytes(
     logsumexp_wanted: bool,
 ) -> Result<usize> {
     match decision.direction {
-        Direction::Backward if is_dense(decision.backend) => Ok(0),
+        Direction::Backward if is_dense(decision.backend) => {
+            let dense = dense_of(decision, problem)?;
+            Ok(DenseBackwardRoom::new(decision, &dense)?.total)
+        }
         Direction::Backward => Ok(BackwardRoom::new(decision, problem)?.total),
         Direction::Forward if is_dense(decision.backend) => {
             let dense = dense_of(decision, problem)?;
@@ -414,22 +529,52 @@ impl ForwardRoom {
 
 struct BackwardRoom {
     total: usize,
+    /// Key, value and their gradients, a head for every query head.
+    copies: Option<[usize; 4]>,
     /// Query, key, value, out, grad_out, logsumexp, and the three gradients.
     tiled: Option<TiledRoom<9>>,
 }
 
 impl BackwardRoom {
     fn new(decision: &Decision, problem: &Problem) -> Result<BackwardRoom> {
-        if !is_tiled(decision.backend) {
-            return Ok(BackwardRoom { total: 0, tiled: None });
-        }
         let mut parts = Parts::default();
+        let mut copies = None;
+        let copied = decision.key_head_copies > 1;
+        if copied {
+            let tensor = |len: usize| product(&[len, decision.key_head_copies, problem.dtype().size()]);
+            let (key, value) = (tensor(problem.key_len())?, tensor(problem.value_len())?);
+            copies = Some(all([key, value, key, value].map(|bytes| parts.add(bytes)))?);
+        }
+        if !is_tiled(decision.backend) {
+            return Ok(BackwardRoom { total: parts.0, copies, tiled: None });
+        }
         let tiles = tiles_of(decision)?;
-        let mover = Mover::new(problem, &tiles)?;
+        let ungrouped = problem.ungrouped();
+        let mover = Mover::new(if copied { &ungrouped } else { problem }, &tiles)?;
         let (query, key) = (mover.query.bytes()?, mover.key.bytes()?);
         let rows = bytes_of(mover.query.order.tokens_permuted(), &mover.rows)?;
         let places = [query, key, key, query, query, rows, query, key, key].map(|bytes| parts.add(bytes));
-        Ok(BackwardRoom { tiled: Some(TiledRoom { tiles, parts: all(places)? }), total: parts.0 })
+        Ok(BackwardRoom { copies, tiled: Some(TiledRoom { tiles, parts: all(places)? }), total: parts.0 })
+    }
+}
+
+struct DenseBackwardRoom {
+    total: usize,
+    /// Key, value and their gradients, a head for every query head; nothing if none is copied.
+    copies: [usize; 4],
+}
+
+impl DenseBackwardRoom {
+    fn new(decision: &Decision, problem: &Dense) -> Result<DenseBackwardRoom> {
+        if decision.key_head_copies == 1 {
+            return Ok(DenseBackwardRoom { total: 0, copies: [0; 4] });
+        }
+        let Dense { dtype, batch, seqlen_kv, heads, dim, dim_value, .. } = *problem;
+        let tensor = |dim| product(&[batch, seqlen_kv, heads, dim, dtype.size()]);
+        let (key, value) = (tensor(dim)?, tensor(dim_value)?);
+        let mut parts = Parts::default();
+        let copies = all([key, value, key, value].map(|bytes| parts.add(bytes)))?;
+        Ok(DenseBackwardRoom { total: parts.0, copies })
     }
 }
 

@@ -302,6 +302,7 @@ mod tests {
             ("hopper_fmha_bwd", 10, 10, 0, 10),
             ("token_permute", 30, 90, 45, 54),
             ("compute_delta", 3, 3, 3, 3),
+            ("merge", 6, 6, 3, 6),
             // dtypes x head dims x the sum over ranks of masks x tile shapes, forward also x schedules
             ("blackwell_fna", 1776, 4 * 3 * (2 + 4 * 4 + 8 * 7) * 2, 1776, 0),
             ("blackwell_fna_bwd", 540, 2 * 3 * (2 + 4 * 4 + 8 * 9), 0, 0),
@@ -348,6 +349,8 @@ mod tests {
             ("token_permute", 0, 0, "token_permute1d_float32_align8"),
             ("token_permute", 11, 2, "token_unpermute3d_float16_align1"),
             ("compute_delta", 2, 0, "compute_delta_bfloat16"),
+            ("merge", 1, 0, "merge_float16"),
+            ("merge", 5, 0, "merge_backward_bfloat16"),
             ("blackwell_fna", 0, 0, "blackwell_fna1d_float16_256x128x32_Q256_KV128_causal0"),
             ("blackwell_fna", 1, 0, "blackwell_fna1d_float16_256x128x32_Q256_KV128_causal0_persistent"),
             ("blackwell_fna", 50, 0, "blackwell_fna2d_float16_256x128x32_Q16x16_KV8x16_causal0x0"),

@@ -21,6 +21,7 @@ pub(super) const TABLES: &[(&str, &str)] = &[
     ("blackwell_fmha_bwd", include_str!("../../../../templates/cuda/blackwell_fmha_bwd/instances.toml")),
     ("token_permute", include_str!("../../../../templates/cuda/token_permute/instances.toml")),
     ("compute_delta", include_str!("../../../../templates/cuda/compute_delta/instances.toml")),
+    ("merge", include_str!("../../../../templates/cuda/merge/instances.toml")),
 ];
 
 #[derive(Deserialize)]

@@ -26,7 +26,7 @@ use read::{At, Table};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Every family that upstream has, whether or not this release has templates for it.
+/// Every family that upstream has, whether or not this release has templates for it, and ours.
 pub const FAMILIES: &[&str] = &[
     "reference",
     "fna",
@@ -41,6 +41,7 @@ pub const FAMILIES: &[&str] = &[
     "blackwell_fmha_bwd",
     "token_permute",
     "compute_delta",
+    "merge",
 ];
 
 /// What build.toml says.

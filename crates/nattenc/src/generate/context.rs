@@ -381,6 +381,35 @@ pub(super) fn compute_delta<'a>(unit: &'a Unit<'a>) -> ComputeDelta<'a> {
     }))
 }
 
+/// `cuda/merge/unit.cu.tera`
+#[derive(Serialize)]
+pub(super) struct Merge<'a>(UnitContext<'a, MergeKernel<'a>>);
+
+#[derive(Serialize)]
+struct MergeKernel<'a> {
+    name: &'a str,
+    element: &'static str,
+    dtype: &'static str,
+    backward: bool,
+    sm_min: u16,
+    sm_max: u16,
+}
+
+impl Template for Merge<'_> {
+    const NAME: &'static str = "cuda/merge/unit.cu.tera";
+}
+
+pub(super) fn merge<'a>(unit: &'a Unit<'a>) -> Merge<'a> {
+    Merge(units(unit, |k| MergeKernel {
+        name: &k.name,
+        element: element(k.dtype),
+        dtype: dtype(k.dtype),
+        backward: k.direction == Direction::Backward,
+        sm_min: k.sm_min,
+        sm_max: k.sm_max,
+    }))
+}
+
 /// `abi/registry.cpp.tera`. Strings are C++ literals, quotes included.
 #[derive(Serialize)]
 pub(super) struct Registry<'a> {
@@ -468,7 +497,7 @@ pub(super) fn registry<'a>(
 }
 
 /// The families that the C ABI has entry points for.
-const C_ABI_FAMILIES: [&str; 13] = [
+const C_ABI_FAMILIES: [&str; 14] = [
     "blackwell_fmha",
     "blackwell_fmha_bwd",
     "blackwell_fna",
@@ -480,6 +509,7 @@ const C_ABI_FAMILIES: [&str; 13] = [
     "hopper_fmha_bwd",
     "hopper_fna",
     "hopper_fna_bwd",
+    "merge",
     "reference",
     "token_permute",
 ];

@@ -18,6 +18,7 @@ const FILES: &[(&str, &str)] = &[
     ("host_test.cpp", include_str!("../../../natten-kernels/csrc/test/host_test.cpp")),
     ("tiled_test.cpp", include_str!("../../../natten-kernels/csrc/test/tiled_test.cpp")),
     ("blackwell_test.cpp", include_str!("../../../natten-kernels/csrc/test/blackwell_test.cpp")),
+    ("merge_test.cpp", include_str!("../../../natten-kernels/csrc/test/merge_test.cpp")),
 ];
 
 fn run(cwd: &Path, argv: &[&str]) -> Finished {
@@ -54,6 +55,7 @@ fn the_host_side_keeps_its_claims() {
         ("host_test.cpp", "./host_test"),
         ("tiled_test.cpp", "./tiled_test"),
         ("blackwell_test.cpp", "./blackwell_test"),
+        ("merge_test.cpp", "./merge_test"),
     ] {
         run(root.path(), &[&flags[..], host_sources(), &[source, "-pthread", "-o", program]].concat());
         run(root.path(), &[program]);

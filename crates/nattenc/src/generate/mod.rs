@@ -63,6 +63,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "cuda/hopper_fmha_bwd/unit.cu.tera",
     "cuda/hopper_fna/unit.cu.tera",
     "cuda/hopper_fna_bwd/unit.cu.tera",
+    "cuda/merge/unit.cu.tera",
     "cuda/reference/unit.cu.tera",
     "cuda/token_permute/unit.cu.tera",
 ];
@@ -71,6 +72,7 @@ macro_rules! csrc {
     ($($name:literal),* $(,)?) => {
         &[
             ("natten_kernels.h", include_str!("../../../natten-kernels/include/natten_kernels.h")),
+            ("natten_kernels_merge.h", include_str!("../../../natten-kernels/include/natten_kernels_merge.h")),
             ("shim/curand_kernel.h", include_str!("../../../natten-kernels/csrc/shim/curand_kernel.h")),
             $((concat!("nattenc/", $name), include_str!(concat!("../../../natten-kernels/csrc/", $name)))),*
         ]
@@ -83,6 +85,7 @@ const SUPPORT_FILES: &[(&str, &str)] = csrc![
     "abi_blackwell.cpp",
     "abi_fmha.cpp",
     "abi_hopper.cpp",
+    "abi_merge.cpp",
     "checks.cpp",
     "checks.h",
     "launch_blackwell.cuh",
@@ -96,8 +99,10 @@ const SUPPORT_FILES: &[(&str, &str)] = csrc![
     "launch_hopper.cuh",
     "launch_hopper_fmha.cuh",
     "launch_hopper_fna.cuh",
+    "launch_merge.cuh",
     "launch_reference.cuh",
     "launch_token_permute.cuh",
+    "merge.h",
     "registry.h",
     "runtime.cpp",
     "runtime.h",
@@ -112,6 +117,7 @@ const HOST_SOURCES: &[&str] = &[
     "nattenc/abi_blackwell.cpp",
     "nattenc/abi_fmha.cpp",
     "nattenc/abi_hopper.cpp",
+    "nattenc/abi_merge.cpp",
     "nattenc/checks.cpp",
     "nattenc/runtime.cpp",
     "nattenc/select.cpp",
@@ -134,6 +140,7 @@ pub fn unit(unit: &Unit<'_>) -> anyhow::Result<String> {
         "reference" => render(&context::reference(unit)),
         "token_permute" => render(&context::token_permute(unit).with_context(in_unit)?),
         "compute_delta" => render(&context::compute_delta(unit)),
+        "merge" => render(&context::merge(unit)),
         "blackwell_fna" => render(&blackwell::blackwell_fna(unit).with_context(in_unit)?),
         "blackwell_fna_bwd" => render(&blackwell::blackwell_fna_bwd(unit).with_context(in_unit)?),
         "blackwell_fmha" => render(&blackwell::blackwell_fmha(unit).with_context(in_unit)?),
@@ -156,6 +163,11 @@ pub fn registry(
 /// The files that units and the registry are compiled against: path under the include root, and text.
 pub fn support_files() -> &'static [(&'static str, &'static str)] {
     SUPPORT_FILES
+}
+
+/// The headers of the C ABI: what a C program includes, and what says which functions a library exports.
+pub fn public_headers() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    SUPPORT_FILES.iter().filter(|(name, _)| name.starts_with("natten_kernels"))
 }
 
 /// Those of [`support_files`] that the host compiler compiles, beside the registry.
@@ -352,7 +364,7 @@ mod tests {
             "const int32_t unit_count = 3;",
             "{\"fmha\", \"the selection left it out\"},",
             "{\"compute_delta\", \"the selection left it out\"},",
-            "const int32_t absence_count = 11;",
+            "const int32_t absence_count = 12;",
             "const char variant[] = \"cu130\";",
             r#""{\"variant\": \"cu130\", \"note\": \"back\\\\slash and caf\303\251\"}""#,
         ] {

@@ -196,6 +196,7 @@ pub const BACKENDS: &[(&str, &[&str])] = &[
     ("reference", &["reference"]),
     ("token_permute", &["token_permute"]),
     ("compute_delta", &["compute_delta"]),
+    ("merge", &["merge"]),
     ("fna", &["fna"]),
     ("fmha", &["fmha"]),
     ("hopper_fna", &["hopper_fna", "hopper_fna_bwd"]),

@@ -6,7 +6,6 @@ use super::declarations::{declarations, single};
 use super::entries::{body_length, join, tokens};
 use crate::catalog::{Catalog, Kernel};
 use crate::generate;
-use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,9 +54,8 @@ impl Changes {
 
 /// The interface of this version of the package.
 pub fn ours(catalog: &Catalog) -> anyhow::Result<Interface> {
-    let header = generate::support_files().iter().find(|(name, _)| *name == "natten_kernels.h");
-    let (_, header) = header.context("natten_kernels.h is not among the support files")?;
-    let mut interface = of_header(header)?;
+    let headers: String = generate::public_headers().map(|(_, text)| *text).collect();
+    let mut interface = of_header(&headers)?;
     for family in &catalog.families {
         interface.kernels.insert(family.name.clone(), kernels(family.kernels()));
     }

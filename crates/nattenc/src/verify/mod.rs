@@ -19,6 +19,7 @@ pub(crate) use shared::needs;
 
 use crate::failure::Failure;
 use crate::fs;
+use crate::generate;
 use crate::package::manifest::{FORMAT_VERSION, Recorded};
 use crate::{link, report};
 use serde::Serialize;
@@ -149,8 +150,11 @@ pub fn verify(dist: &Path) -> anyhow::Result<Verdict> {
             Some(bytes) => shared::read(&bytes),
             None => Err("the file is missing".to_owned()),
         };
-        let header = fs::read_if_exists(&dist.join("include/natten_kernels.h"))?.unwrap_or_default();
-        let exports = link::exports(&String::from_utf8_lossy(&header));
+        let mut headers = Vec::new();
+        for (name, _) in generate::public_headers() {
+            headers.extend(fs::read_if_exists(&dist.join("include").join(name))?.unwrap_or_default());
+        }
+        let exports = link::exports(&String::from_utf8_lossy(&headers));
         let found = checks::libraries(manifest, archive.as_ref(), &shared, &exports);
         checks.extend(found.checks);
         (code, kernels) = (found.code, found.kernels);
