@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod catalog;
+pub mod ci;
 pub mod cli;
 pub mod config;
 pub mod cost;

@@ -3,6 +3,7 @@
 mod amounts;
 mod build;
 mod cache;
+mod ci;
 mod clean;
 mod doctor;
 mod explain;
@@ -78,6 +79,8 @@ pub enum Command {
     Clean(clean::CleanArgs),
     /// Look after the store of finished work: what is in it, whether it is whole, what may go
     Cache(cache::CacheArgs),
+    /// Divide what continuous integration compiles into jobs, and write the workflows that run them
+    Ci(ci::CiArgs),
     /// Render every unit, record it in autogen.lock, and compare with natten's own generators
     Regen(regen::RegenArgs),
 }
@@ -224,8 +227,8 @@ fn less_reserve(available: &machine::Limit<u64>, reserve: Option<u64>) -> anyhow
     let source = |reserve: u64| format!("{} less a reserve of {}", available.source, report::bytes(reserve));
     match reserve {
         None => {
-            let reserve = (available.value / 10).max(2 << 30);
-            Ok((available.value.saturating_sub(reserve).max(1 << 30), source(reserve)))
+            let budget = less_usual_reserve(available.value);
+            Ok((budget, source(available.value.saturating_sub(budget))))
         }
         Some(reserve) if reserve < available.value => Ok((available.value - reserve, source(reserve))),
         Some(reserve) => Err(Failure::config(format!(
@@ -237,6 +240,11 @@ fn less_reserve(available: &machine::Limit<u64>, reserve: Option<u64>) -> anyhow
         .hint("reserve less, or say with --memory what may be used")
         .into()),
     }
+}
+
+/// What jobs may take of so much memory where nobody says how much to reserve.
+fn less_usual_reserve(memory: u64) -> u64 {
+    memory.saturating_sub((memory / 10).max(2 << 30)).max(1 << 30)
 }
 
 /// The enum that `--keep-going` stands for.
@@ -264,6 +272,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Merge(args) => merge::run(&open()?, args),
         Command::Clean(args) => clean::run(&open()?, args),
         Command::Cache(args) => cache::run(args),
+        Command::Ci(args) => ci::run(&open()?, args),
         Command::Regen(args) => regen::run(&open()?, args),
     }
 }

@@ -2,6 +2,7 @@
 //! with its line and column; what needs a toolkit to be decided is left to the plan.
 
 mod check;
+mod ci;
 mod place;
 mod read;
 pub mod release;
@@ -11,6 +12,7 @@ pub mod share;
 mod tests;
 mod variant;
 
+pub use ci::Ci;
 pub use place::{Place, nearest};
 pub use release::Release;
 pub use select::{Causal, DIRECTIONS, DTYPES, Selector, Traits, selected};
@@ -61,6 +63,8 @@ pub struct Config {
     pub sections: Vec<Section>,
     /// `[preset.*]`, by name.
     pub presets: BTreeMap<String, Preset>,
+    /// `[ci]`, where there is one.
+    pub ci: Option<Ci>,
 }
 
 /// `cutlass` of `[upstream]`: other headers than those inside natten's sources.
@@ -174,14 +178,15 @@ pub fn load(path: &Path) -> anyhow::Result<Config> {
     parse(path, &fs::read_text(path)?)
 }
 
-fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
+/// Checks the text of a build.toml; `path` is what its problems call it.
+pub fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
     let mut problems = Problems::new(path, text);
     let document = read::document(&mut problems, text)?;
     let root = Table::root(path, &document, &problems);
     if !read::edition(&root, &mut problems) {
         problems.finish()?;
     }
-    root.only(&["edition", "general", "upstream", "policy", "section", "preset"], &mut problems);
+    root.only(&["edition", "general", "upstream", "policy", "section", "preset", "ci"], &mut problems);
     let default_variant =
         required_string(&root, "general", &["default-variant"], "\"cu130\"", &mut problems).map(|(v, _)| v);
     let upstream = required_string(&root, "upstream", &["natten", "cutlass"], "\"0.21.7\"", &mut problems);
@@ -209,6 +214,7 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
     for (name, table) in root.tables("preset", &mut problems) {
         presets.insert(name.value.clone(), preset(name, &table, &sections, &mut problems));
     }
+    let ci = ci::read(&root, &mut problems);
     problems.finish()?;
     Ok(Config {
         path: path.to_path_buf(),
@@ -218,6 +224,7 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
         cutlass,
         sections,
         presets,
+        ci,
     })
 }
 

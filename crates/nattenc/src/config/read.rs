@@ -121,6 +121,19 @@ impl<'a, 'b> Table<'a, 'b> {
         None
     }
 
+    /// A whole number of 1 or more.
+    pub(super) fn whole(&self, key: &str, problems: &mut Problems<'_>) -> Option<usize> {
+        let (_, value) = self.get(key)?;
+        if let DeValue::Integer(number) = value.get_ref()
+            && let Some(number) = number.as_str().parse().ok().filter(|n| *n > 0)
+        {
+            return Some(number);
+        }
+        let at = problems.place(&value.span());
+        problems.add(at, format!("{key}: write a whole number of 1 or more, without quotes"));
+        None
+    }
+
     /// An array's elements; `None` where the key is absent or no array.
     fn array(&self, key: &str, problems: &mut Problems<'_>) -> Option<Vec<&'b Spanned<DeValue<'a>>>> {
         let (_, value) = self.get(key)?;

@@ -70,6 +70,8 @@ pub struct Variant {
     pub wheels: BTreeMap<String, String>,
     /// `[redist]`.
     pub redist: Option<Redist>,
+    /// `served-by`: the variant of the same CUDA major whose artifact a release has in its place.
+    pub served_by: Option<String>,
     /// `[section.<name>] cuda-capabilities`: in place of build.toml's.
     pub capabilities: BTreeMap<String, Vec<CapabilityEntry>>,
 }
@@ -115,7 +117,10 @@ fn parse(name: &str, path: &Path, text: &str) -> anyhow::Result<Variant> {
         problems.finish()?;
     }
     check::name("variant", &At { value: name.to_owned(), at: root.at.clone() }, &mut problems);
-    root.only(&["edition", "toolkit", "providers", "wheels", "redist", "section"], &mut problems);
+    root.only(
+        &["edition", "toolkit", "providers", "wheels", "redist", "served-by", "section"],
+        &mut problems,
+    );
     root.require("toolkit", "toolkit = \"13.0\"", &mut problems);
     root.require("providers", "providers = [\"installed\"]", &mut problems);
     let release = root.parsed::<Release>("toolkit", &mut problems);
@@ -129,6 +134,10 @@ fn parse(name: &str, path: &Path, text: &str) -> anyhow::Result<Variant> {
     let toolkit = release.as_ref().map(|r| r.value);
     let wheels = wheels(&root, toolkit, &mut problems);
     let redist = redist(&root, toolkit, &mut problems);
+    let served_by = root.string("served-by", &mut problems);
+    if let Some(server) = &served_by {
+        check::name("served-by", server, &mut problems);
+    }
     let mut capabilities = BTreeMap::new();
     for (section, table) in root.tables("section", &mut problems) {
         table.only(&["cuda-capabilities"], &mut problems);
@@ -146,6 +155,7 @@ fn parse(name: &str, path: &Path, text: &str) -> anyhow::Result<Variant> {
         providers: providers.into_iter().map(|p| p.value).collect(),
         wheels,
         redist,
+        served_by: served_by.map(|server| server.value),
         capabilities,
     })
 }

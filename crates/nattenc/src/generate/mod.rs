@@ -7,14 +7,14 @@ mod context;
 #[cfg(test)]
 mod host_test;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, anyhow, bail};
 use serde::Serialize;
 use tera::Tera;
 
-use crate::catalog::Kernel;
+use crate::catalog::{Catalog, Kernel};
 
 /// One gencode that a unit is compiled for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +51,7 @@ macro_rules! templates {
 /// Template name (its path under `templates/`) and text.
 const TEMPLATES: &[(&str, &str)] = templates![
     "abi/registry.cpp.tera",
+    "ci/workflow.yml.tera",
     "cuda/blackwell_fmha/unit.cu.tera",
     "cuda/blackwell_fmha_bwd/unit.cu.tera",
     "cuda/blackwell_fna/unit.cu.tera",
@@ -175,13 +176,46 @@ pub fn host_sources() -> &'static [&'static str] {
     HOST_SOURCES
 }
 
+/// By support file, without the folder `nattenc/`: the families whose units include it, however deep.
+pub fn users(catalog: &'static Catalog) -> anyhow::Result<BTreeMap<String, BTreeSet<String>>> {
+    let texts: BTreeMap<&str, &str> = SUPPORT_FILES.iter().copied().collect();
+    let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for family in &catalog.families {
+        let whole = Unit {
+            name: family.unit_name(0),
+            family: &family.name,
+            kernels: family.kernels().collect(),
+            codes: Vec::new(),
+        };
+        let rendered = unit(&whole)?;
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        let mut unread: Vec<&str> = vec![&rendered];
+        while let Some(text) = unread.pop() {
+            for line in text.lines() {
+                let name = line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next());
+                if let Some((name, text)) = name.and_then(|name| texts.get_key_value(name))
+                    && seen.insert(name)
+                {
+                    unread.push(text);
+                }
+            }
+        }
+        for name in seen {
+            let name = name.strip_prefix("nattenc/").unwrap_or(name);
+            users.entry(name.to_owned()).or_default().insert(family.name.clone());
+        }
+    }
+    Ok(users)
+}
+
 /// What a template is rendered from.
-trait Template: Serialize {
+pub(crate) trait Template: Serialize {
     /// Its path under `templates/`.
     const NAME: &'static str;
 }
 
-fn render<T: Template>(values: &T) -> anyhow::Result<String> {
+/// Renders the template of `values`. An error is a defect of the template.
+pub(crate) fn render<T: Template>(values: &T) -> anyhow::Result<String> {
     static TERA: OnceLock<Result<Tera, String>> = OnceLock::new();
     let parse = || {
         let mut tera = Tera::default();

@@ -73,6 +73,7 @@ fn variant(name: &str, release: Release, providers: &[Provider]) -> Variant {
             components: Vec::new(),
             url: None,
         }),
+        served_by: None,
         capabilities: BTreeMap::new(),
     }
 }
