@@ -61,6 +61,27 @@ fn mistakes_on_the_command_line_name_the_thing_and_the_nearest_one() {
         (&["verify", "--share-ptx", "--sample", "0"], &["--sample", "1 or more"]),
         (&["verify", "--share-ptx", "--capability", "9.0"], &["--capability", "--pairs 9.0=8.0"]),
         (&["verify", "--share-ptx", "--unit", "fna_99"], &["unit \"fna_99\""]),
+        (&["ci"], &["matrix", "workflow"]),
+        (&["ci", "matrix"], &["--event"]),
+        (&["ci", "matrix", "--event", "push"], &["push", "release"]),
+        (&["ci", "matrix", "--event", "pr", "--variant", "cu13"], &["unknown variant \"cu13\""]),
+        (&["ci", "matrix", "--event", "pr", "--runner-memory", "16"], &["--runner-memory: \"16\"", "12G"]),
+        (&["ci", "matrix", "--event", "pr", "--runner-cores", "0"], &["without cores", "--runner-cores"]),
+        (
+            &["ci", "matrix", "--event", "pr", "--max-minutes", "10"],
+            &["10 minutes leave nothing", "--overhead-minutes"],
+        ),
+        (
+            &["ci", "matrix", "--event", "pr", "--diff", "nonesuch"],
+            &["--diff: git knows no commit nonesuch", "--changed"],
+        ),
+        (&["ci", "matrix", "--event", "pr", "--diff=--output=x"], &["--diff", "is no commit"]),
+        (&["ci", "matrix", "--event", "main", "--changed", "x"], &["--changed are for --event pr"]),
+        (&["ci", "matrix", "--event", "pr", "--merges"], &["--json"]),
+        (
+            &["ci", "matrix", "--event", "release", "--max-minutes", "12"],
+            &["units do not fit a job of 12 minutes on 4 cores", "no split policy makes them fit"],
+        ),
     ] {
         project.run(args).check(2, parts);
     }
@@ -100,6 +121,9 @@ fn mistakes_in_build_toml_name_file_line_and_the_spelling_to_use() {
         ("\"10.0a\"", "\"10.0x\"", &["build.toml:", "10.0x"]),
         ("cuda-minver = \"12.8\"", "cuda-minver = 12.8", &["build.toml:", "\"12.8\""]),
         ("[preset.starter]", "[preset.starter", &["build.toml:"]),
+        ("runner-cores = 4", "runner-cores = \"4\"", &["build.toml:", "runner-cores", "without quotes"]),
+        ("max-minutes = 330", "max-minutes = 0", &["build.toml:", "max-minutes", "1 or more"]),
+        ("runner = \"ubuntu-24.04\"\n", "", &["build.toml:", "[ci] has no runner"]),
         ("\"fna\",", "\"fnaa\",", &["build.toml:", "fnaa", "fna"]),
     ] {
         let project = Project::new();
@@ -427,12 +451,98 @@ fn cache_commands_tell_what_they_did_and_fail_by_class() {
 }
 
 #[test]
+fn ci_matrix_is_one_line_of_json_and_a_table_for_people() {
+    let project = Project::new();
+    project.edit("variants/cu126.toml", "edition = 1", "edition = 1\nserved-by = \"cu128\"");
+    let run = project.run(&["ci", "matrix", "--event", "release", "--max-minutes", "60", "--json"]);
+    run.check(0, &[]);
+    assert_eq!(run.stdout.lines().count(), 1);
+    let matrix: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    let jobs = matrix["include"].as_array().unwrap();
+    assert!(jobs.len() > 2 && jobs.iter().all(|job| job["predicted-minutes"].as_u64().unwrap() <= 60));
+    let run = project.run(&["ci", "matrix", "--event", "release"]);
+    run.check(0, &[]);
+    for part in [
+        "serves cu128, cu126, from driver 550",
+        "serves cu130, from driver 580",
+        "cu126: not built, the artifact of cu128 serves it (served-by)",
+    ] {
+        assert!(run.stdout.contains(part), "{part}: {}", run.stdout);
+    }
+    project.edit("variants/cu126.toml", "cu128", "cu130");
+    project
+        .run(&["ci", "matrix", "--event", "release"])
+        .check(2, &["variants/cu126.toml: served-by: cu130", "within a major"]);
+}
+
+#[test]
+fn ci_matrix_knows_what_a_commit_changed() {
+    let project = Project::new();
+    let git = |args: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        command.current_dir(project.path(".")).args(["-c", "user.name=n", "-c", "user.email=e"]).args(args);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    git(&["init", "-q"]);
+    git(&["add", "build.toml", "variants"]);
+    git(&["commit", "-q", "-m", "first"]);
+    let units = || {
+        let run = project.run(&["ci", "matrix", "--event", "pr", "--variant", "cu130", "--diff", "HEAD"]);
+        run.check(0, &[]);
+        run.stdout
+    };
+    assert!(units().contains("cu130 (cuda 13.0): 3 units"), "{}", units());
+    project.edit(
+        "build.toml",
+        "cuda-capabilities = [\"9.0a\"]",
+        "cuda-capabilities = [\"9.0a\"]\ncuda-flags = [\"-DX\"]",
+    );
+    assert!(units().contains("21 units: build.toml changes it"), "{}", units());
+}
+
+#[test]
+fn workflows_are_written_and_drift_is_told() {
+    let project = Project::new();
+    project
+        .run(&["ci", "workflow", "--check"])
+        .check(8, &["pr.yml", "main.yml", "release.yml", "nattenc ci workflow"]);
+    project.run(&["ci", "workflow"]).check(0, &[]);
+    project.run(&["ci", "workflow", "--check"]).check(0, &[]);
+    for name in ["pr", "main", "release"] {
+        let file = format!(".github/workflows/{name}.yml");
+        let committed = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(&file);
+        let committed = std::fs::read_to_string(committed).unwrap();
+        assert_eq!(project.read(&file), committed, "{file}: run `nattenc ci workflow`");
+    }
+    project.edit("build.toml", "runner = \"ubuntu-24.04\"", "runner = \"large\"");
+    project.run(&["ci", "workflow", "--check"]).check(8, &[".github/workflows/pr.yml"]);
+    let run = project.run(&["ci", "workflow"]);
+    run.check(0, &[]);
+    assert!(project.read(".github/workflows/pr.yml").contains("runs-on: large"));
+    project.edit("build.toml", "[ci]", "[cii]");
+    project.run(&["ci", "workflow"]).check(2, &["build.toml:", "cii", "ci"]);
+}
+
+#[test]
 fn every_command_has_help_with_an_example() {
     let project = Project::new();
-    for command in
-        ["build", "plan", "explain", "verify", "fetch", "variants", "clean", "doctor", "regen", "cache"]
-    {
-        let run = project.run(&[command, "--help"]);
+    for command in [
+        "build",
+        "plan",
+        "explain",
+        "verify",
+        "fetch",
+        "variants",
+        "clean",
+        "doctor",
+        "regen",
+        "cache",
+        "ci matrix",
+        "ci workflow",
+    ] {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let run = project.run(&words);
         run.check(0, &[]);
         assert!(
             run.stdout.contains("Example") && run.stdout.contains(&format!("nattenc {command}")),

@@ -5,6 +5,7 @@ use super::{Event, serve};
 use crate::config::Variant;
 use crate::cost::{Table, predict};
 use crate::failure::Failure;
+use crate::package::driver;
 use crate::plan::{Decision, Plan, UnitPlan};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,8 +101,8 @@ fn release(planned: &[Planned]) -> anyhow::Result<Chosen> {
             chosen.notes.push(format!(
                 "{name}: not built, the artifact of {} serves it (served-by); from driver {} on, its own would be from {} on",
                 server.variant.name,
-                serve::driver(&server.plan).floor(),
-                serve::driver(&p.plan).floor()
+                driver::driver(&server.plan).floor(),
+                driver::driver(&p.plan).floor()
             ));
         }
     }
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(chosen.choices[0].plan.units.len(), 2);
         assert!(
             chosen.notes[0]
-                .starts_with("section blackwell: not built for cuda 12 by cu126: needs cuda >= 12.8"),
+                .starts_with("section blackwell: not built for cuda 12 by cu126: needs cuda 12.8 or later"),
             "{}",
             chosen.notes[0]
         );

@@ -165,7 +165,7 @@ pub(crate) mod tests {
     fn every_unit_is_in_one_job_and_every_job_ends_in_time() {
         let (plan, table) = (plan("cu130"), cost::table().unwrap());
         let mut counts = Vec::new();
-        for minutes in [330, 120, 60] {
+        for minutes in [330, 60] {
             let jobs = split(&plan, &limits(minutes, 16), table).unwrap();
             assert!(jobs.iter().all(|job| job.minutes <= minutes as f64), "{jobs:?}");
             let units: Vec<&String> = jobs.iter().flat_map(|job| &job.units).collect();
@@ -185,7 +185,7 @@ pub(crate) mod tests {
                 assert!(late, "{count} shards end in {minutes} minutes, too");
             }
         }
-        assert!(counts.is_sorted() && counts[0] < counts[2], "{counts:?}");
+        assert!(counts.is_sorted() && counts[0] < counts[1], "{counts:?}");
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use super::Event;
 use super::choose::{Choice, Chosen};
 use super::jobs::{self, Job};
-use super::serve::{self, Driver};
 use super::touched::Touch;
 use crate::catalog::Catalog;
 use crate::config::{Config, Variant};
 use crate::cost::Table;
 use crate::failure::Failure;
+use crate::package::driver::{self, Driver};
 use crate::plan::policy::Policy;
 use crate::plan::{self, Plan, Request};
 use crate::report::bytes;
@@ -129,7 +129,7 @@ pub fn matrix(
                 return Err(large.failure(&choice.variant.name, &limits, policy).into());
             }
         };
-        builds.push(Build { driver: serve::driver(&choice.plan), jobs, choice });
+        builds.push(Build { driver: driver::driver(&choice.plan), jobs, choice });
     }
     let count: usize = builds.iter().map(|build| build.jobs.len()).sum();
     if count > MOST_JOBS {

@@ -45,6 +45,7 @@ Examples:
   nattenc build --variant cu130                    everything that build.toml lists
   nattenc plan --variant cu128                     what would be built, and what not, and why
   nattenc explain 10.3a --variant cu128            why this one is or is not
+  nattenc ci matrix --event pr --diff origin/main  what CI compiles of a change, in which jobs
 
 Exit codes:
   0 done: everything planned exists and is verified

@@ -2,6 +2,7 @@
 //!
 //! Readers refuse a `format_version` above theirs. Fields may be added without raising it.
 
+use super::driver;
 use crate::plan::capability::CapabilityRequest;
 use crate::plan::{BackendPlan, Decision, Plan};
 use serde::{Deserialize, Serialize};
@@ -173,6 +174,7 @@ pub fn manifest(plan: &Plan, facts: &Facts, needs: &Needs, files: &[File]) -> Va
     } else {
         system.insert(0, "cudart");
     }
+    let driver = driver::driver(plan);
     json!({
         "format_version": FORMAT_VERSION,
         "variant": plan.variant,
@@ -188,6 +190,7 @@ pub fn manifest(plan: &Plan, facts: &Facts, needs: &Needs, files: &[File]) -> Va
         "units": units,
         "link": { "static": statics, "shared": ["natten_kernels"], "system": system },
         "needs": needs,
+        "driver": { "from": driver.floor(), "reason": driver.why() },
         "files": files,
     })
 }
@@ -258,5 +261,6 @@ mod tests {
         let core = &read.sections[0];
         assert_eq!(core.capabilities[0].capability.to_string(), "9.0+PTX");
         assert!(core.capabilities[0].built);
+        assert_eq!(written["driver"]["from"], "that of cuda 13.0");
     }
 }

@@ -1,5 +1,6 @@
 //! Libraries to `dist/<variant>/`: staged beside it, then renamed whole. Nothing there is half-written.
 
+pub mod driver;
 pub mod manifest;
 
 use crate::failure::Failure;
