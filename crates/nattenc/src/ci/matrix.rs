@@ -191,7 +191,8 @@ impl Matrix {
     pub fn text(&self) -> String {
         let limits = &self.limits;
         let mut out = format!(
-            "event {}: jobs of at most {} min on {} cores with {}, compilers in {}\n  of that {} min beside compiling; predictions times {:.2}\n",
+            "event {}: jobs of at most {} min on {} cores with {}, compilers in {}\n  \
+             of that {} min beside compiling; predictions times {:.2}\n",
             self.event.word(),
             limits.max_minutes,
             limits.cores,
@@ -209,7 +210,7 @@ impl Matrix {
             let total: f64 = build.jobs.iter().map(|job| job.minutes).sum();
             let _ = writeln!(
                 out,
-                "\n{} (cuda {}): {} units in {} jobs, {total:.0} min together",
+                "\n{} (cuda {}): {} units, jobs: {}, {total:.0} min together",
                 choice.variant.name,
                 choice.variant.release,
                 choice.plan.units.len(),
