@@ -71,6 +71,27 @@ fn every_template_and_every_native_source_is_in_the_binary() {
     }
 }
 
+/// What `cargo package` would take of natten-kernels: its `include` list, read as the folders it names.
+#[test]
+fn the_crate_that_users_add_is_below_a_megabyte() {
+    let root = root().join("crates/natten-kernels");
+    let manifest: toml::Table = toml::from_str(&text(&root.join("Cargo.toml"))).unwrap();
+    let include = manifest["package"]["include"].as_array().unwrap();
+    let mut bytes = 0;
+    for pattern in include {
+        let folder = root.join(pattern.as_str().unwrap().trim_end_matches("/**"));
+        let sizes: Vec<u64> = walkdir::WalkDir::new(&folder)
+            .into_iter()
+            .map(|entry| entry.unwrap().metadata().unwrap())
+            .filter(std::fs::Metadata::is_file)
+            .map(|metadata| metadata.len())
+            .collect();
+        assert!(!sizes.is_empty(), "{} is empty", folder.display());
+        bytes += sizes.iter().sum::<u64>();
+    }
+    assert!((100_000..1_000_000).contains(&bytes), "{bytes} bytes before compression");
+}
+
 #[test]
 fn every_environment_variable_of_the_readme_is_declared() {
     let readme = text(&root().join("README.md"));

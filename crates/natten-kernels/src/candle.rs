@@ -1,6 +1,6 @@
 //! Feature `candle`: attention on the tensors of the crate `candle-core`, with gradients.
 //!
-//! Tensors of the CPU go to [`cpu`](crate::cpu) (float32, float64, float16, bfloat16). With feature `candle-cuda`
+//! Tensors of the CPU go to [`cpu`] (float32, float64, float16, bfloat16). With feature `candle-cuda`
 //! those of a device go to the linked artifact (float32, float16, bfloat16), by the backend that the
 //! [dispatcher](crate::dispatch) chooses, on the stream of candle's device; without it they are refused.
 //! candle builds kernels of its own for devices, which takes nvcc; `candle` alone needs neither toolkit nor device.

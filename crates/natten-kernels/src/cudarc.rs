@@ -1,6 +1,6 @@
 //! Feature `cudarc`: the functional API on the device slices and streams of the crate `cudarc`, without `unsafe`.
 //!
-//! Tensors are `CudaSlice`s or views, dense and heads last as [`functional`](crate::functional) documents them, of
+//! Tensors are `CudaSlice`s or views, dense and heads last as [`functional`] documents them, of
 //! `f32`, `f16` or `bf16`; their lengths, type and device are checked before anything is called. Work is enqueued on
 //! the stream that is passed, which waits for what other streams still do with the tensors, by cudarc's own events.
 //! Nothing waits on the host. Temporaries come from CUDA's stream-ordered pool.

@@ -31,6 +31,9 @@
 //! | [`sys`] | the C ABI, declarations only |
 //! | [`device`] | minimal access to a device, for programs that have no CUDA library of their own |
 //!
+//! Programs that have their tensors from elsewhere take a feature: `cudarc` for safe functions on its slices and
+//! streams, `candle` for operations with gradients on its tensors (`candle-cuda`: those of devices too).
+//!
 //! On a device, a program checks a [`Problem`] and calls [`functional::na2d_forward`] with its pointers and
 //! stream; or it asks [`dispatch::choose`] once and runs the decision with [`functional::forward`] often.
 //! `examples/na2d.rs` is the whole of it.
