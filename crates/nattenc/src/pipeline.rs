@@ -167,6 +167,8 @@ pub struct Summary {
     pub peak_job_memory: u64,
     /// Which job that was.
     pub peak_job: String,
+    /// The most that jobs which ran at once were seen to hold together, bytes; sampled.
+    pub peak_memory: u64,
     /// Whether the artifact that was there was this very one.
     pub unchanged: bool,
 }
@@ -319,6 +321,7 @@ fn summary(
         cpu: ran.iter().map(|r| r.cpu).fold(0.0, |sum, cpu| sum + cpu),
         peak_job_memory: peak.map_or(0, |r| r.peak_memory),
         peak_job: peak.map_or_else(String::new, |r| format!("{} {}", r.kind.word(), r.label)),
+        peak_memory: built.peak_memory,
         unchanged: packaged == Packaged::Unchanged,
     }
 }

@@ -10,6 +10,7 @@ pub mod history;
 mod lost;
 pub mod process;
 mod reproducer;
+mod sampling;
 #[cfg(test)]
 mod tests;
 pub mod upkeep;
@@ -17,12 +18,14 @@ mod work;
 
 pub use work::first_diagnostic;
 
+use crate::cost::memory::{self, Expected, Profile};
 use crate::failure::{Class, Failure};
 use crate::graph::{Cost, Graph, Job, JobId, Kind, Source, Tree};
 use crate::report::{Outcome, Reporter, bytes, duration};
 use cache::{Action, Blob, Cache, Key};
 use eta::Eta;
 use history::History;
+use sampling::Live;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,8 +69,8 @@ pub struct Setting<'a> {
 pub struct Limits {
     /// Compiler processes at once, at most.
     pub jobs: usize,
-    /// What their resident sets may come to together, bytes, by prediction. A job that is predicted to
-    /// need more than all of it runs alone.
+    /// What their resident sets may come to together, bytes, by prediction and by what they are seen to hold.
+    /// A job that is predicted to need more than all of it runs alone.
     pub memory: u64,
     /// What happens after a job failed.
     pub on_failure: OnFailure,
@@ -123,7 +126,8 @@ pub struct Built {
     pub keys: Vec<String>,
     /// Per job, in the graph's order.
     pub records: Vec<Record>,
-    /// Largest sum of the resident sets of jobs that ran at once, bytes: an upper bound, from peaks.
+    /// The most that jobs which ran at once were seen to hold together, bytes, sampled four times a second; not
+    /// less than the largest of them alone.
     pub peak_memory: u64,
 }
 
@@ -160,6 +164,7 @@ struct Coordinator<'a> {
     records: Vec<Option<Record>>,
     users: Vec<Vec<JobId>>,
     predicted: Vec<Cost>,
+    profiles: Vec<Profile>,
     remaining: Vec<f64>,
     eta: Eta,
     /// When the run began, and when its end was last estimated.
@@ -201,7 +206,8 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
     let history = History::open(&setting.home);
     let predicted: Vec<Cost> = graph.jobs().iter().map(|job| history.predict(job)).collect();
     let cpu: Vec<f64> = predicted.iter().map(|cost| cost.cpu).collect();
-    let eta = Eta::new(graph, &predicted, limits.jobs, limits.memory);
+    let profiles: Vec<Profile> = graph.jobs().iter().map(|job| history.profile(job)).collect();
+    let eta = Eta::new(graph, &predicted, &profiles, (limits.jobs, limits.memory));
     let mut kept = vec![false; count];
     for id in wanted {
         kept[*id] = true;
@@ -215,6 +221,7 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
         records: vec![None; count],
         users,
         predicted,
+        profiles,
         remaining: graph.remaining(&cpu),
         eta,
         began: Instant::now(),
@@ -333,9 +340,9 @@ impl Coordinator<'_> {
         done: &mpsc::Receiver<(JobId, Ended, u64)>,
         groups: &Mutex<BTreeMap<JobId, i32>>,
     ) -> anyhow::Result<u64> {
-        let mut running: BTreeMap<JobId, Instant> = BTreeMap::new();
-        let mut peaks: BTreeMap<JobId, u64> = BTreeMap::new();
+        let mut running: BTreeMap<JobId, Live> = BTreeMap::new();
         let mut highest = 0;
+        let mut sampled = Instant::now();
         let mut interrupted = None;
         let mut held_back = false;
         loop {
@@ -346,7 +353,7 @@ impl Coordinator<'_> {
                 self.states[id] = State::Running;
                 self.eta.started(id, self.began.elapsed().as_secs_f64());
                 self.setting.reporter.started(&self.graph.jobs()[id]);
-                running.insert(id, Instant::now());
+                running.insert(id, Live::new());
                 let task = work::Task { id, inputs: self.input_blobs(id) };
                 tasks.send(task).map_err(|_| anyhow::anyhow!("all workers are gone"))?;
             }
@@ -360,14 +367,15 @@ impl Coordinator<'_> {
                 break;
             }
             self.estimate_end();
-            match done.recv_timeout(Duration::from_millis(200)) {
+            if sampled.elapsed() >= sampling::PERIOD {
+                sampled = Instant::now();
+                highest = highest.max(sample(&mut running, groups));
+            }
+            match done.recv_timeout(sampling::PERIOD) {
                 Ok((id, ended, peak)) => {
-                    let began = running.remove(&id);
-                    peaks.insert(id, peak);
-                    let together: u64 = peak + running.keys().filter_map(|r| peaks.get(r)).sum::<u64>();
-                    highest = highest.max(together);
-                    let wall = began.map_or(Duration::ZERO, |b| b.elapsed());
-                    self.ended(id, ended, wall, interrupted.is_some())?;
+                    let live = running.remove(&id).unwrap_or_else(Live::new);
+                    highest = highest.max(peak);
+                    self.ended(id, ended, &live, interrupted.is_some())?;
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => self.setting.reporter.tick(),
                 Err(mpsc::RecvTimeoutError::Disconnected) => anyhow::bail!("all workers are gone"),
@@ -409,18 +417,24 @@ impl Coordinator<'_> {
 
     /// The ready job with the longest way to go, the earliest of equals, of those that fit beside what runs and
     /// end in time. With nothing running every job fits: one that needs more than there is runs alone.
-    fn next_ready(&self, running: &BTreeMap<JobId, Instant>, limits: Limits) -> Option<JobId> {
+    fn next_ready(&self, running: &BTreeMap<JobId, Live>, limits: Limits) -> Option<JobId> {
         if running.keys().any(|id| self.second_tries.contains(id)) {
             return None;
         }
-        let used: u64 = running.keys().map(|id| self.predicted[*id].memory).sum();
+        let counted: Vec<u64> =
+            running.iter().map(|(id, live)| self.expected(*id).counts_for(live.seen())).collect();
         let fits = |id: &JobId| {
-            running.is_empty()
-                || (!self.second_tries.contains(id) && used + self.predicted[*id].memory <= limits.memory)
+            let alone = self.second_tries.contains(id);
+            (running.is_empty() || !alone) && memory::fits(&counted, self.expected(*id).peak, limits.memory)
         };
         let may = |id: &JobId| fits(id) && self.in_time(*id, limits) && !self.is_being_read(*id);
         let ready = self.ready().filter(may);
         ready.max_by(|a, b| self.remaining[*a].total_cmp(&self.remaining[*b]).then(b.cmp(a)))
+    }
+
+    fn expected(&self, id: JobId) -> Expected {
+        let Cost { cpu, memory: peak } = self.predicted[id];
+        Expected { cpu, peak, profile: self.profiles[id] }
     }
 
     fn name(&self, id: JobId) -> String {
@@ -499,7 +513,7 @@ impl Coordinator<'_> {
         }
     }
 
-    fn ended(&mut self, id: JobId, ended: Ended, wall: Duration, interrupted: bool) -> anyhow::Result<()> {
+    fn ended(&mut self, id: JobId, ended: Ended, live: &Live, interrupted: bool) -> anyhow::Result<()> {
         let job = &self.graph.jobs()[id];
         match ended {
             _ if self.stale.remove(&id) && !interrupted => {
@@ -518,10 +532,13 @@ impl Coordinator<'_> {
                         .warning(&format!("{}: not recorded in the cache: {error}", job.label));
                 }
                 self.warn_of_store();
-                self.setting.reporter.finished(job, Outcome::Ran { wall, peak_memory: action.peak_memory });
+                let outcome = Outcome::Ran { wall: live.since.elapsed(), peak_memory: action.peak_memory };
+                self.setting.reporter.finished(job, outcome);
                 self.eta.finished(id, self.began.elapsed().as_secs_f64());
                 let bytes = action.outputs.iter().map(|blob| blob.size).sum();
-                self.history.record(job, Cost { cpu: action.cpu, memory: action.peak_memory }, bytes);
+                let memory = live.seen().map_or(0, |seen| seen.highest).max(action.peak_memory);
+                let profile = Profile::of(&live.samples, action.cpu, memory);
+                self.history.record(job, Cost { cpu: action.cpu, memory }, profile, bytes);
                 self.done(id, &action, How::Ran)
             }
             Ended::Lost(producer) => {
@@ -550,6 +567,7 @@ impl Coordinator<'_> {
                 self.setting.reporter.finished(job, Outcome::Again);
                 self.eta.back(id);
                 self.predicted[id].memory = self.predicted[id].memory.max(peak_memory) * 2;
+                self.profiles[id] = Profile::FLAT;
                 self.states[id] = State::Ready;
                 Ok(())
             }
@@ -667,6 +685,19 @@ impl Coordinator<'_> {
         let blocked = self.states.iter().filter(|s| !matches!(s, State::Done | State::Failed)).count();
         failures::one_of(std::mem::take(&mut self.failures), blocked, &self.setting.logs)
     }
+}
+
+/// Looks at every job that runs. Returns what they hold together, bytes.
+fn sample(running: &mut BTreeMap<JobId, Live>, groups: &Mutex<BTreeMap<JobId, i32>>) -> u64 {
+    let groups = groups.lock().map(|groups| groups.clone()).unwrap_or_default();
+    let mut together = 0;
+    for (id, live) in running {
+        if let Some(sample) = groups.get(id).and_then(|group| sampling::of_tree(*group)) {
+            together += sample.memory;
+            live.add(sample);
+        }
+    }
+    together
 }
 
 /// Ends every child with its whole process group.

@@ -425,6 +425,22 @@ fn jobs_run_side_by_side_as_far_as_memory_is_predicted_to_go() {
 }
 
 #[test]
+fn job_starts_beside_one_whose_peak_is_over() {
+    let bench = Bench { memory: 60 << 20, ..Bench::new() };
+    let mut graph = Graph::default();
+    // Holds much, then little, and waits for the other, which has no room before.
+    let script = "x=$(head -c 40000000 /dev/zero | tr '\\0' x); sleep 1; [ -e ../other ] && exit 3; x=; i=0\n\
+                  until [ -e ../other ]; do i=$((i + 1)); [ $i -lt 300 ] || exit 4; sleep 0.1; done; echo x >first";
+    let estimate = Cost { cpu: 0.01, memory: 30 << 20 };
+    graph.add(Job { estimate, ..sh("first", script, vec![], "first") });
+    let estimate = Cost { cpu: 0.001, memory: 40 << 20 };
+    graph.add(Job { estimate, ..sh("other", "echo x >../other; echo x >other", vec![], "other") });
+    let built = bench.run(&graph).unwrap();
+    assert_eq!(ran(&built), ["first", "other"]);
+    assert!(built.peak_memory >= 40_000_000, "{}", built.peak_memory);
+}
+
+#[test]
 fn history_replaces_estimates() {
     let bench = Bench { memory: 1 << 30, ..Bench::new() };
     let graph = sized(&[4096, 4096]);
