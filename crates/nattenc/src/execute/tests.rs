@@ -574,6 +574,46 @@ fn hung_process_is_ended_with_its_group_and_named_and_not_tried_again() {
     assert!(bench.run_in("a", &graph, 1, OnFailure::Stop).is_err());
 }
 
+#[test]
+fn process_that_ignores_being_asked_is_killed_and_one_whose_output_stays_open_is_left_behind() {
+    for (script, left) in
+        [("trap '' TERM; sleep 30 & wait; sleep 30", false), ("setsid sleep 30 & sleep 30", true)]
+    {
+        let bench = Bench { unit_timeout: Some(Duration::from_millis(200)), ..Bench::new() };
+        let mut graph = Graph::default();
+        graph.add(sh("core/unit/sm_90", script, vec![], "out"));
+        let begun = Instant::now();
+        let error = bench.run(&graph).err().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(20), "{script}");
+        let failure = error.downcast_ref::<Failure>().unwrap();
+        assert!(failure.message.contains("cicc hung (ended by nattenc after 0.2 s"), "{}", failure.message);
+        let log = crate::fs::read_text(failure.log.as_ref().unwrap()).unwrap();
+        assert_eq!(log.contains("is left behind"), left, "{log}");
+    }
+}
+
+#[test]
+fn script_of_a_crash_goes_once_the_job_ends_well() {
+    let bench = Bench::new();
+    let graph = || {
+        let mut graph = Graph::default();
+        graph.add(sh(
+            "core/unit/sm_90",
+            "[ -e ../mended ] || kill -11 $$; cat in >out",
+            vec![text("in", "x")],
+            "out",
+        ));
+        graph
+    };
+    assert!(bench.run(&graph()).is_err());
+    let left =
+        ["sh", "inputs"].map(|end| bench.home.path().join(format!("a/logs/core/unit/sm_90.cicc.{end}")));
+    assert!(left.iter().all(|path| path.exists()));
+    crate::fs::write(&bench.home.path().join("a/scratch/mended"), b"").unwrap();
+    bench.run(&graph()).unwrap();
+    assert!(left.iter().all(|path| !path.exists()));
+}
+
 /// Jobs that each take 0.3 s, and are predicted to.
 fn timed(count: usize) -> Graph {
     let mut graph = Graph::default();

@@ -191,6 +191,7 @@ fn collect(
         }
         outputs.push(setting.cache.put(&bytes)?);
     }
+    reproducer::remove(job, setting)?;
     Ok(Action {
         kind: job.kind.word().to_owned(),
         outputs,
