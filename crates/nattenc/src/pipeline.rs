@@ -210,6 +210,8 @@ pub fn build(
 
     let build_dir = project.build_dir(&variant.name);
     let _lock = lock(&build_dir)?;
+    // Compilers of a build that was killed may still run, and write where they were started.
+    fs::discard(&build_dir.join("scratch"))?;
     let natten = sources.digest.clone();
     let sources = match &cutlass {
         None => sources,

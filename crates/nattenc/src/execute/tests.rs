@@ -77,7 +77,7 @@ impl Bench {
         jobs: usize,
         on_failure: OnFailure,
     ) -> anyhow::Result<Built> {
-        let cache = Cache::new(self.home.path(), self.home.path());
+        let cache = Cache::new(self.home.path(), &self.home.path().join(place));
         let wanted = &[graph.jobs().len() - 1];
         let setting = Setting {
             home: self.home.path().to_path_buf(),
@@ -244,6 +244,49 @@ fn job_that_runs_for_its_bytes_waits_for_those_who_read_its_other_outputs() {
     crate::fs::remove_dir(&bench.home.path().join("a")).unwrap();
     let again = bench.run_in("a", &graph("another end"), 3, OnFailure::Stop).unwrap();
     assert_eq!((again.wanted, ran(&first).len()), (vec![b"1\n2\n1\n".to_vec()], 5));
+}
+
+#[test]
+fn damage_to_every_file_of_the_cache_costs_jobs_and_never_a_byte() {
+    use crate::fs;
+    let damages: [(&str, fn(&Path, Vec<u8>)); 6] = [
+        ("a flipped bit in the middle", |path, mut bytes| {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(path, &bytes).unwrap();
+        }),
+        ("cut to the half", |path, bytes| fs::write(path, &bytes[..bytes.len() / 2]).unwrap()),
+        ("empty", |path, _| fs::write(path, b"").unwrap()),
+        ("other digests in records", |path, bytes| {
+            let text = String::from_utf8_lossy(&bytes).replace("\"sha256\":\"", "\"sha256\":\"0");
+            fs::write(path, text.as_bytes()).unwrap();
+        }),
+        ("a directory", |path, _| {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        }),
+        ("a link that leads nowhere", |path, _| fs::symlink(Path::new("/nowhere"), path).unwrap()),
+    ];
+    let graph = |end: &str| {
+        let mut graph = chain("word");
+        graph.add(sh("end", "cat twice in >end", vec![output("twice", 1), text("in", end)], "end"));
+        graph
+    };
+    for (name, damage) in damages {
+        let bench = Bench::new();
+        assert_eq!(bench.run(&graph("!")).unwrap().wanted, [b"WORDWORD!"]);
+        for entry in walkdir::WalkDir::new(bench.home.path().join("cache")) {
+            let path = entry.unwrap().into_path();
+            if path.is_file() && !path.ends_with("lock") {
+                damage(&path, fs::read(&path).unwrap());
+            }
+        }
+        // From another directory: nothing is left in a scratch directory.
+        for end in ["!", "?", "!"] {
+            let built = bench.run_in(end, &graph(end), 2, OnFailure::Stop).unwrap();
+            assert_eq!(built.wanted, [[b"WORDWORD", end.as_bytes()].concat()], "{name}");
+        }
+    }
 }
 
 #[test]
