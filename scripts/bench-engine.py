@@ -74,10 +74,12 @@ def options():
     for name in args.only:
         if name not in SCENES:
             stop(f"--only: there is no {name!r}; there are {', '.join(SCENES)}")
-    for program in [args.nattenc, args.ninja, args.make, args.sccache]:
-        if program and not shutil.which(program):
+    for tool in ["nattenc", "ninja", "make", "sccache"]:
+        program = getattr(args, tool)
+        found = program and shutil.which(program)
+        if program and not found:
             stop(f"there is no program {program}")
-    args.nattenc = str(pathlib.Path(shutil.which(args.nattenc)).resolve())
+        setattr(args, tool, found and os.path.abspath(found))
     if args.sccache and not args.ninja:
         stop("--sccache needs --ninja")
     if args.j < 1 or args.repeat < 1:
@@ -425,12 +427,11 @@ def others(args, table, nattenc, first):
         ninja = [args.ninja, "-j", str(args.j)]
         units.measure(table, "ninja", ninja)
     if args.sccache:
-        sccache = shutil.which(args.sccache)
         environment = {"SCCACHE_DIR": str(args.work / "sccache"), "SCCACHE_SERVER_PORT": "4399", "SCCACHE_IDLE_TIMEOUT": "0"}
         whole = {**os.environ, **environment}
 
         def call(*words):
-            return subprocess.run([sccache, *words], env=whole, capture_output=True, text=True, check=False)
+            return subprocess.run([args.sccache, *words], env=whole, capture_output=True, text=True, check=False)
 
         def compiled():
             try:
@@ -441,7 +442,7 @@ def others(args, table, nattenc, first):
 
         call("--start-server")
         try:
-            units.measure(table, "sccache", ninja, [sccache], environment, compiled)
+            units.measure(table, "sccache", ninja, [args.sccache], environment, compiled)
         finally:
             call("--stop-server")
 

@@ -137,12 +137,16 @@ fn build_that_is_stopped_anywhere_goes_on_and_makes_the_same_artifact() {
     }
 }
 
-/// Numbers that are random enough, from a seed that can be given again: `NATTENC_TEST_SEED`.
-fn random() -> impl FnMut(u64) -> u64 {
+/// A seed that can be given again: `NATTENC_TEST_SEED`.
+fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let given = std::env::var("NATTENC_TEST_SEED").ok().map(|text| text.parse().unwrap());
-    let mut state: u64 = given.unwrap_or(u64::from(now.subsec_nanos()));
-    println!("NATTENC_TEST_SEED={state}");
+    given.unwrap_or(u64::from(now.subsec_nanos()))
+}
+
+/// Numbers that are random enough.
+fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed;
     move |below| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % below
@@ -156,7 +160,9 @@ fn build_that_is_killed_at_five_random_moments_makes_the_same_artifact() {
     let begun = std::time::Instant::now();
     whole.run(&small(&["-j", "2"])).check(0, &[]);
     let most = u64::try_from(begun.elapsed().as_millis()).unwrap();
-    let mut random = random();
+    let seed = seed();
+    println!("NATTENC_TEST_SEED={seed}");
+    let mut random = random(seed);
     let mut moments = Vec::new();
     while moments.len() < 5 {
         let moment = std::time::Duration::from_millis(random(most));

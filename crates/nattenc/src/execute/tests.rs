@@ -249,7 +249,8 @@ fn job_that_runs_for_its_bytes_waits_for_those_who_read_its_other_outputs() {
 #[test]
 fn damage_to_every_file_of_the_cache_costs_jobs_and_never_a_byte() {
     use crate::fs;
-    let damages: [(&str, fn(&Path, Vec<u8>)); 6] = [
+    type Damage = fn(&Path, Vec<u8>);
+    let damages: [(&str, Damage); 6] = [
         ("a flipped bit in the middle", |path, mut bytes| {
             let middle = bytes.len() / 2;
             bytes[middle] ^= 1;
