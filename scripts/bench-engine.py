@@ -427,7 +427,8 @@ def others(args, table, nattenc, first):
         ninja = [args.ninja, "-j", str(args.j)]
         units.measure(table, "ninja", ninja)
     if args.sccache:
-        environment = {"SCCACHE_DIR": str(args.work / "sccache"), "SCCACHE_SERVER_PORT": "4399", "SCCACHE_IDLE_TIMEOUT": "0"}
+        environment = {"SCCACHE_DIR": str(args.work / "sccache"), "SCCACHE_SERVER_PORT": "4399", "SCCACHE_IDLE_TIMEOUT": "0",
+                       "SCCACHE_BASEDIRS": f"{args.work}/sccache-one:{args.work}/sccache-two"}  # fmt: skip
         whole = {**os.environ, **environment}
 
         def call(*words):
