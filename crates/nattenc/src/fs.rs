@@ -208,6 +208,22 @@ pub fn remove_dir(path: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// Takes a directory tree out of the way at once, and removes it as far as that can be done now: processes that
+/// were started in it may still run, and write there, but no longer at `path`. None there is success.
+pub fn discard(path: &Path) -> anyhow::Result<()> {
+    let aside = |number: usize| path.with_extension(format!("gone-{number}"));
+    let free = (0..).find(|number| !aside(*number).exists()).unwrap_or_default();
+    match std::fs::rename(path, aside(free)) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed("rename", path, &e)),
+        _ => {}
+    }
+    // Those that could not be removed last time too.
+    (0..=free).for_each(|number| {
+        let _ = std::fs::remove_dir_all(aside(number));
+    });
+    Ok(())
+}
+
 /// The entries of a directory, sorted by name.
 pub fn list(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(path).map_err(|e| failed("list", path, &e))?;
@@ -413,5 +429,20 @@ mod tests {
         assert_eq!(write_together(&both).unwrap(), [a.clone(), b.clone()]);
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&a), mode(&b), read(&b).unwrap()), (0o640, 0o600, b"new".to_vec()));
+    }
+
+    #[test]
+    fn discarded_directory_is_out_of_the_way_of_those_who_still_write_in_it() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("scratch");
+        assert!(discard(&dir).is_ok());
+        write(&dir.join("unit/x"), b"old").unwrap();
+        write(&home.path().join("scratch.gone-0/left"), b"older").unwrap();
+        let open = create(&dir.join("unit/y")).unwrap();
+        discard(&dir).unwrap();
+        write(&dir.join("unit/y"), b"new").unwrap();
+        write_all(&mut { open }, &dir, b"late").unwrap();
+        assert_eq!(read(&dir.join("unit/y")).unwrap(), b"new");
+        assert_eq!(list(home.path()).unwrap(), [dir]);
     }
 }

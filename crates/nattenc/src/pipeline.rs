@@ -167,6 +167,8 @@ pub struct Summary {
     pub peak_job_memory: u64,
     /// Which job that was.
     pub peak_job: String,
+    /// The most that jobs which ran at once were seen to hold together, bytes; sampled.
+    pub peak_memory: u64,
     /// Whether the artifact that was there was this very one.
     pub unchanged: bool,
 }
@@ -208,6 +210,8 @@ pub fn build(
 
     let build_dir = project.build_dir(&variant.name);
     let _lock = lock(&build_dir)?;
+    // Compilers of a build that was killed may still run, and write where they were started.
+    fs::discard(&build_dir.join("scratch"))?;
     let natten = sources.digest.clone();
     let sources = match &cutlass {
         None => sources,
@@ -319,6 +323,7 @@ fn summary(
         cpu: ran.iter().map(|r| r.cpu).fold(0.0, |sum, cpu| sum + cpu),
         peak_job_memory: peak.map_or(0, |r| r.peak_memory),
         peak_job: peak.map_or_else(String::new, |r| format!("{} {}", r.kind.word(), r.label)),
+        peak_memory: built.peak_memory,
         unchanged: packaged == Packaged::Unchanged,
     }
 }

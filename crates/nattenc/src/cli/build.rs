@@ -133,7 +133,8 @@ fn text(s: &Summary) -> String {
     let peak = if s.ran == 0 {
         String::new()
     } else {
-        format!(", largest job {} ({})", bytes(s.peak_job_memory), s.peak_job)
+        let (together, largest) = (bytes(s.peak_memory), bytes(s.peak_job_memory));
+        format!(", at most {together} together, largest job {largest} ({})", s.peak_job)
     };
     format!(
         "{}: {state}, {} kernels in {} units\n  {} jobs: {} ran, {} from the cache; {} wall, {} CPU{peak}",

@@ -38,9 +38,10 @@ enum What {
     Stats(Output),
     /// Evict what was not of use for longest; at least one bound has to be given
     #[command(after_help = "\
-Entries whose last use is longer ago than --max-age go first, then by last use until all are within
---max-size; of those last used in the same hour the largest goes first. While builds run, what was of use
-in the last ten minutes stays. Temporary files that are older than a day go too.
+Files whose last use is longer ago than --max-age go first, then by last use until all are within
+--max-size; of those last used in the same hour the largest goes first. What jobs made goes before the
+records of finished jobs: those are small, and spare a job as long as nobody reads what it made. While
+builds run, what was of use in the last ten minutes stays. Temporary files that are older than a day go too.
 
 Examples:
   nattenc cache gc --max-size 20G
@@ -49,8 +50,8 @@ Examples:
     /// Remove all finished work; refuses a directory that holds anything else. What jobs cost is still known
     #[command(after_help = "Example:\n  nattenc cache clear")]
     Clear(Output),
-    /// Digest every file and look for the outputs of every finished job; what is damaged is removed, and is
-    /// exit code 8
+    /// Digest every file and read every record; what is damaged is removed, and is exit code 8. What was evicted
+    /// is no damage
     #[command(after_help = "Example:\n  nattenc cache verify")]
     Verify(Output),
 }

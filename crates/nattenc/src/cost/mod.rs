@@ -6,6 +6,7 @@
 //! machine that it was fitted on; a ratio holds elsewhere, and what this machine's jobs took is in the
 //! store's history ([`crate::execute::history`]).
 
+pub mod memory;
 pub mod predict;
 pub mod simulate;
 pub mod split;

@@ -1,6 +1,7 @@
 //! What a build will take, from its plan alone: no toolkit, no dry run. The jobs are those of
 //! `graph::compile` and `link`.
 
+use super::memory::{Expected, Profile};
 use super::simulate::{self, Task};
 use super::{Load, Table};
 use crate::graph::{Cost, Kind};
@@ -158,19 +159,19 @@ fn jobs(unit: &UnitPlan, table: &Table) -> Vec<(Kind, Cost, Vec<usize>)> {
 /// The jobs of a whole build.
 fn tasks(units: &[UnitPlan], table: &Table) -> Vec<Task> {
     const SMALL: u64 = 100 << 20;
-    let task = |seconds, memory, needs| Task { seconds, memory, needs, running: false };
     let mut tasks = Vec::new();
     let mut objects = Vec::new();
     for unit in units {
         let first = tasks.len();
-        for (_, cost, needs) in jobs(unit, table) {
-            tasks.push(task(cost.cpu, cost.memory, needs.into_iter().map(|need| first + need).collect()));
+        for (kind, cost, needs) in jobs(unit, table) {
+            let expected = Expected { cpu: cost.cpu, peak: cost.memory, profile: Profile::of_kind(kind) };
+            tasks.push(Task::new(&expected, needs.into_iter().map(|need| first + need).collect()));
         }
         objects.push(tasks.len() - 1);
     }
     objects.push(tasks.len());
-    tasks.push(task(table.artifact.host, SMALL, vec![]));
-    tasks.push(task(table.artifact.link, SMALL, objects));
+    tasks.push(Task::flat(Cost { cpu: table.artifact.host, memory: SMALL }, vec![]));
+    tasks.push(Task::flat(Cost { cpu: table.artifact.link, memory: SMALL }, objects));
     tasks
 }
 

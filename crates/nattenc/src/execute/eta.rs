@@ -2,6 +2,7 @@
 //! ([`crate::cost::simulate`]), with predictions corrected by what the jobs of this run took so far.
 
 use super::history::Ratio;
+use crate::cost::memory::{Expected, Profile};
 use crate::cost::simulate::{self, Task};
 use crate::graph::{Cost, Graph, JobId, Kind, Source};
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ enum Progress {
 #[derive(Debug)]
 pub struct Eta {
     jobs: Vec<(Kind, Cost, Vec<JobId>)>,
+    profiles: Vec<Profile>,
     progress: Vec<Progress>,
     /// Of the finished jobs.
     took: Took,
@@ -32,8 +34,8 @@ pub struct Eta {
 }
 
 impl Eta {
-    /// Nothing has run yet.
-    pub fn new(graph: &Graph, predicted: &[Cost], cores: usize, memory: u64) -> Self {
+    /// Nothing has run yet. The machine is cores and bytes.
+    pub fn new(graph: &Graph, predicted: &[Cost], profiles: &[Profile], machine: (usize, u64)) -> Self {
         let needs = |id: JobId| {
             let mut needs: Vec<JobId> = graph.jobs()[id]
                 .inputs
@@ -47,16 +49,15 @@ impl Eta {
             needs.dedup();
             needs
         };
-        Eta::of(
-            graph.jobs().iter().enumerate().map(|(id, job)| (job.kind, predicted[id], needs(id))).collect(),
-            cores,
-            memory,
-        )
+        let jobs = graph.jobs().iter().enumerate();
+        let jobs = jobs.map(|(id, job)| (job.kind, predicted[id], needs(id))).collect();
+        Eta { profiles: profiles.to_vec(), ..Eta::of(jobs, machine.0, machine.1) }
     }
 
     fn of(jobs: Vec<(Kind, Cost, Vec<JobId>)>, cores: usize, memory: u64) -> Self {
         let progress = vec![Progress::Waiting; jobs.len()];
-        Eta { jobs, progress, took: Took::default(), cores, memory }
+        let profiles = jobs.iter().map(|(kind, ..)| Profile::of_kind(*kind)).collect();
+        Eta { jobs, profiles, progress, took: Took::default(), cores, memory }
     }
 
     /// A job started.
@@ -96,14 +97,19 @@ impl Eta {
         let mut tasks: Vec<Task> = Vec::new();
         for (id, (kind, cost, needs)) in self.jobs.iter().enumerate() {
             let predicted = cost.cpu * took.factor(*kind);
-            let (seconds, running) = match self.progress[id] {
-                Progress::Done => continue,
-                Progress::Waiting => (predicted, false),
-                Progress::Running(since) => ((predicted - (now - since)).max(LATE * (now - since)), true),
-            };
+            let expected = |cpu| Expected { cpu, peak: cost.memory, profile: self.profiles[id] };
             let needs = needs.iter().filter_map(|need| places.get(need).copied()).collect();
+            let task = match self.progress[id] {
+                Progress::Done => continue,
+                Progress::Waiting => Task::new(&expected(predicted), needs),
+                Progress::Running(since) => {
+                    let elapsed = now - since;
+                    let whole = predicted.max((1.0 + LATE) * elapsed);
+                    Task::running(&expected(whole), elapsed, needs)
+                }
+            };
             places.insert(id, tasks.len());
-            tasks.push(Task { seconds, memory: cost.memory, needs, running });
+            tasks.push(task);
         }
         simulate::run(&tasks, self.cores, self.memory).wall
     }
@@ -188,11 +194,10 @@ mod tests {
         let jobs = build(units, &mut noise);
         let tasks: Vec<Task> = jobs
             .iter()
-            .map(|(kind, cost, needs)| Task {
-                seconds: cost.cpu * truth(*kind, noise.next()),
-                memory: cost.memory,
-                needs: needs.clone(),
-                running: false,
+            .map(|(kind, cost, needs)| {
+                let cpu = cost.cpu * truth(*kind, noise.next());
+                let profile = Profile::of_kind(*kind);
+                Task::new(&Expected { cpu, peak: cost.memory, profile }, needs.clone())
             })
             .collect();
         let work: f64 = tasks.iter().map(|task| task.seconds).sum();

@@ -3,6 +3,7 @@
 //! beside it: where a unit now holds other kernels, their ratio corrects the record, and jobs that never ran
 //! are corrected by how far the estimates of their kind were off on this machine.
 
+use crate::cost::memory::Profile;
 use crate::fs;
 use crate::graph::{Cost, Job, Kind};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,9 @@ struct Record {
     /// What it was estimated at then; absent in the records of older releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     estimate: Option<Cost>,
+    /// How its memory went; absent in the records of older releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    profile: Option<Profile>,
 }
 
 /// Costs by job.
@@ -114,9 +118,15 @@ impl History {
         Cost { cpu: record.cost.cpu * ratio(now.cpu, then.cpu), memory: memory as u64 }
     }
 
-    /// Remembers what a job did cost, and how many bytes it wrote.
-    pub fn record(&mut self, job: &Job, cost: Cost, bytes: u64) {
-        let record = Record { cost, bytes, estimate: Some(job.estimate) };
+    /// How the job's memory will probably go.
+    pub fn profile(&self, job: &Job) -> Profile {
+        let record = self.records.get(&name(job));
+        record.and_then(|record| record.profile).unwrap_or_else(|| Profile::of_kind(job.kind))
+    }
+
+    /// Remembers what a job did cost, how its memory went, and how many bytes it wrote.
+    pub fn record(&mut self, job: &Job, cost: Cost, profile: Profile, bytes: u64) {
+        let record = Record { cost, bytes, estimate: Some(job.estimate), profile: Some(profile) };
         self.changed |= self.records.insert(name(job), record) != Some(record);
     }
 
@@ -152,13 +162,21 @@ mod tests {
     #[test]
     fn records_correct_estimates_of_the_same_job_with_other_kernels_and_of_its_kind() {
         let home = tempfile::tempdir().unwrap();
+        const SHAPE: Profile = Profile { until: 0.4, after: 0.3 };
         let mut history = History::open(home.path());
         let first = job(Kind::Cicc, "core/fna_000/compute_90", 100.0, 1000);
         assert_eq!(history.predict(&first), first.estimate);
-        history.record(&first, Cost { cpu: 150.0, memory: 800 }, 7);
-        history.record(&job(Kind::Ptxas, "core/fna_000/sm_90", 20.0, 9), Cost { cpu: 10.0, memory: 9 }, 7);
+        assert_eq!(history.profile(&first), Profile::of_kind(Kind::Cicc));
+        history.record(&first, Cost { cpu: 150.0, memory: 800 }, SHAPE, 7);
+        history.record(
+            &job(Kind::Ptxas, "core/fna_000/sm_90", 20.0, 9),
+            Cost { cpu: 10.0, memory: 9 },
+            Profile::FLAT,
+            7,
+        );
         history.save().unwrap();
         let history = History::open(home.path());
+        assert_eq!(history.profile(&first), SHAPE);
         for (job, cpu, memory) in [
             (&first, 150.0, 800),
             // Half the kernels, half the time.
@@ -182,5 +200,6 @@ mod tests {
         let known = job(Kind::Cicc, "core/fna_000/compute_90", 100.0, 1000);
         assert_eq!(history.predict(&known), Cost { cpu: 2.5, memory: 600 });
         assert_eq!(history.factor(Kind::Cicc), 1.0);
+        assert_eq!(history.profile(&known), Profile::of_kind(Kind::Cicc));
     }
 }

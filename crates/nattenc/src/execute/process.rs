@@ -2,6 +2,7 @@
 //! has no standard input, and is ended with its whole group on interruption.
 
 use crate::failure::Failure;
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -95,31 +96,24 @@ pub fn capture(command: &CommandLine) -> anyhow::Result<Finished> {
     Ok(finished)
 }
 
-/// Ends a process group that runs for too long.
-struct Watchdog {
-    /// Dropped once the process has ended.
-    running: mpsc::Sender<()>,
-    thread: std::thread::JoinHandle<bool>,
-}
+/// How long a group that was asked to end may take, and then one that was killed.
+const GRACE: Duration = Duration::from_secs(2);
 
-impl Watchdog {
-    fn new(group: i32, limit: Duration) -> Self {
-        let (running, ended) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let late = ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
-            if late {
-                end_group(group);
-            }
-            late
-        });
-        Watchdog { running, thread }
+/// Waits for the end of a child that is observed elsewhere; after `limit` it is made to end. Also says whether it was
+/// late. Nothing where it does not end even then: it hangs in the kernel, on a mount whose server is gone, or has
+/// started others that hold its output.
+fn end_of<T>(ended: &mpsc::Receiver<T>, group: i32, limit: Option<Duration>) -> (Option<T>, bool) {
+    let Some(limit) = limit else { return (ended.recv().ok(), false) };
+    if let Ok(end) = ended.recv_timeout(limit) {
+        return (Some(end), false);
     }
-
-    /// The process has ended. Whether it was made to.
-    fn rest(self) -> bool {
-        drop(self.running);
-        self.thread.join().unwrap_or(false)
+    for signal in [Signal::TERM, Signal::KILL] {
+        signal_group(group, signal);
+        if let Ok(end) = ended.recv_timeout(GRACE) {
+            return (Some(end), true);
+        }
     }
+    (None, true)
 }
 
 /// Starts a child. A program that was written a moment ago is busy for as long as a child that was forked
@@ -139,8 +133,8 @@ fn spawn(command: &mut Command) -> std::io::Result<std::process::Child> {
     }
 }
 
-/// Runs a command to its end; after `limit` it is ended with its whole group. `started` is told the group as
-/// soon as the child runs.
+/// Runs a command to its end; after `limit` it is ended with its whole group, and left behind if that does not
+/// help. `started` is told the group as soon as the child runs.
 #[expect(clippy::disallowed_methods, reason = "the one door to processes")]
 pub fn run(
     command: &CommandLine,
@@ -168,14 +162,35 @@ pub fn run(
     if let Some(started) = started {
         started(group);
     }
-    let watchdog = limit.map(|limit| Watchdog::new(group, limit));
+    let (tell, ended) = mpsc::channel();
     // Both pipes are drained at once: megabytes of noise on one must not block the other.
     let err_pipe = child.stderr.take();
     let reader = std::thread::spawn(move || drain(err_pipe));
-    let out = drain(child.stdout.take());
-    let err = reader.join().unwrap_or_default();
-    let used = wait4::Wait4::wait4(&mut child)?;
-    let late = watchdog.is_some_and(Watchdog::rest) && !used.status.success();
+    std::thread::spawn(move || {
+        let out = drain(child.stdout.take());
+        let err = reader.join().unwrap_or_default();
+        // Where nobody waits for it any more there is nobody to tell.
+        let _ = tell.send((wait4::Wait4::wait4(&mut child), out, err));
+    });
+    let (end, late) = end_of(&ended, group, limit);
+    let wall = begin.elapsed();
+    let Some((used, out, err)) = end else {
+        let output = format!("process group {group} does not end, though it was killed; it is left behind\n");
+        let (none, stdout) = (Duration::ZERO, String::new());
+        let timed_out = limit;
+        return Ok(Finished {
+            code: None,
+            signal: None,
+            timed_out,
+            output,
+            stdout,
+            wall,
+            cpu: none,
+            peak_memory: 0,
+        });
+    };
+    let used = used?;
+    let late = late && !used.status.success();
     let stdout = String::from_utf8_lossy(&out).into_owned();
     let output = stdout.clone() + &String::from_utf8_lossy(&err);
     Ok(Finished {
@@ -184,7 +199,7 @@ pub fn run(
         timed_out: limit.filter(|_| late),
         output,
         stdout,
-        wall: begin.elapsed(),
+        wall,
         cpu: used.rusage.utime + used.rusage.stime,
         peak_memory: used.rusage.maxrss,
     })
@@ -210,10 +225,14 @@ pub fn search(name: &str, path: &str) -> Option<PathBuf> {
 
 /// Ends a process group, at once and without asking: a compiler has nothing to save.
 pub fn end_group(leader: i32) {
+    signal_group(leader, Signal::KILL);
+}
+
+fn signal_group(leader: i32, signal: Signal) {
     if leader > 1
         && let Some(pid) = rustix::process::Pid::from_raw(leader)
     {
         // The group may be gone already, which is what was wanted.
-        let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+        let _ = rustix::process::kill_process_group(pid, signal);
     }
 }

@@ -16,9 +16,7 @@ pub(super) fn write(
     how: &str,
     setting: &Setting<'_>,
 ) -> anyhow::Result<PathBuf> {
-    let name = format!("{}.{}", job.label, job.kind.word());
-    let script = setting.logs.join(format!("{name}.sh"));
-    let inputs = setting.logs.join(format!("{name}.inputs"));
+    let [script, inputs] = places(job, setting);
     fs::remove_dir(&inputs)?;
     fs::create_dir(&inputs)?;
     for input in &job.inputs {
@@ -27,6 +25,18 @@ pub(super) fn write(
     fs::write(&script, text(job, command, how, setting, &inputs).as_bytes())?;
     fs::set_mode(&script, 0o755)?;
     Ok(script)
+}
+
+/// Takes away what an earlier crash of a job left that has now ended well.
+pub(super) fn remove(job: &Job, setting: &Setting<'_>) -> anyhow::Result<()> {
+    let [script, inputs] = places(job, setting);
+    fs::remove_file(&script)?;
+    fs::remove_dir(&inputs)
+}
+
+/// Where the script of a job is, and its inputs.
+fn places(job: &Job, setting: &Setting<'_>) -> [PathBuf; 2] {
+    ["sh", "inputs"].map(|end| setting.logs.join(format!("{}.{}.{end}", job.label, job.kind.word())))
 }
 
 fn text(job: &Job, command: &CommandLine, how: &str, setting: &Setting<'_>, inputs: &Path) -> String {

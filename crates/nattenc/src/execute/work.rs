@@ -31,7 +31,9 @@ impl Logs {
     }
 
     fn path(&self, job: &Job) -> PathBuf {
-        self.dir.join(format!("{}.log", job.scratch))
+        // Devices have directories of their own in the unit's.
+        let unit = job.scratch.split('/').next().unwrap_or_default();
+        self.dir.join(format!("{unit}.log"))
     }
 
     fn append(&self, job: &Job, text: &str) -> anyhow::Result<PathBuf> {
@@ -191,6 +193,7 @@ fn collect(
         }
         outputs.push(setting.cache.put(&bytes)?);
     }
+    reproducer::remove(job, setting)?;
     Ok(Action {
         kind: job.kind.word().to_owned(),
         outputs,

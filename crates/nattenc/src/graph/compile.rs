@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// every unit with the same flags and gencodes.
 pub const UNIT_FILE: &str = "unit.cu";
 
+/// What the names of all files begin with that the phases of a unit write.
+const UNIT_STEM: &str = "unit.";
+
 /// The flags of every unit that change code, as upstream's CMake passes them.
 pub const FLAGS: &[&str] = &[
     "-O3",
@@ -100,7 +103,6 @@ fn phases(
     tools: &BTreeMap<String, String>,
     table: &Table,
 ) -> Result<Vec<JobId>, String> {
-    let scratch = plan.name.clone();
     let mut made: BTreeMap<String, (JobId, usize)> = BTreeMap::new();
     let mut added = Vec::new();
     for phase in &dry.phases {
@@ -118,6 +120,8 @@ fn phases(
                 })?;
                 Source::Output(*job, *output)
             };
+            // The cubins of a fatbin must not have one name.
+            let name = if phase.tool == Tool::Fatbinary { name } else { plain(&name) };
             inputs.push(Input { name, source });
         }
         let outputs = phase.writes();
@@ -127,23 +131,25 @@ fn phases(
         let (kind, tool, trees, depfile) = match phase.tool {
             Tool::Preprocess => {
                 let all = vec![Tree::Toolkit, Tree::Sources, Tree::Support];
-                (Kind::Preprocess, "host", all, Some(format!("{}.d", outputs[0])))
+                (Kind::Preprocess, "host", all, Some(format!("{}.d", plain(&outputs[0]))))
             }
             Tool::Cudafe => (Kind::Cudafe, "cudafe++", vec![], None),
             Tool::Cicc => (Kind::Cicc, "cicc", vec![], None),
             Tool::Ptxas => (Kind::Ptxas, "ptxas", vec![], None),
             Tool::Fatbinary => (Kind::Fatbinary, "fatbinary", vec![], None),
-            Tool::HostCompile => (Kind::Host, "host", vec![Tree::Toolkit], Some(format!("{}.d", outputs[0]))),
+            Tool::HostCompile => {
+                (Kind::Host, "host", vec![Tree::Toolkit], Some(format!("{}.d", plain(&outputs[0]))))
+            }
         };
         let id = graph.add(Job {
             kind,
-            scratch: scratch.clone(),
+            scratch: scratch(plan, phase, &outputs[0]),
             label: label(plan, phase),
             tool: tool.to_owned(),
             program: tools.get(tool).cloned().unwrap_or_else(|| phase.program.clone()),
             args: arguments(phase, plan, depfile.as_deref()),
             inputs,
-            outputs: outputs.clone(),
+            outputs: outputs.iter().map(|name| plain(name)).collect(),
             trees,
             depfile,
             estimate: table.cost(kind, &load(plan, phase)),
@@ -185,6 +191,25 @@ fn load<'a>(plan: &'a UnitPlan, phase: &Phase) -> Load<'a> {
     }
 }
 
+/// Whether a part of a file name says for what device it is.
+fn is_of_device(part: &str) -> bool {
+    let number = part.strip_prefix("compute_").or_else(|| part.strip_prefix("sm_"));
+    number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// A file's name as nvcc has it where a unit is compiled for one device alone: what a job does, and so its key, must
+/// not depend on what else the unit is compiled for.
+fn plain(name: &str) -> String {
+    name.split('.').filter(|part| !is_of_device(part)).collect::<Vec<_>>().join(".")
+}
+
+/// Where a phase runs: since names are the same for all devices, each has a directory of its own in the unit's.
+fn scratch(plan: &UnitPlan, phase: &Phase, output: &str) -> String {
+    let Some(arch) = architecture(phase) else { return plan.name.clone() };
+    let parts: Vec<&str> = output.split('.').filter(|part| is_of_device(part)).collect();
+    format!("{}/{}", plan.name, if parts.is_empty() { arch } else { parts.join(".") })
+}
+
 fn label(plan: &UnitPlan, phase: &Phase) -> String {
     match architecture(phase) {
         Some(arch) => format!("{}/{arch}", plan.label()),
@@ -208,12 +233,15 @@ fn architecture(phase: &Phase) -> Option<String> {
 }
 
 /// The phase's arguments with what makes them the same everywhere and cheap: the unit's full path, which
-/// nvcc resolved, becomes a name of ours that is unique per unit; headers read are listed; the host's
-/// launch code, which is not hot, is optimised little.
+/// nvcc resolved, becomes a name of ours that is unique per unit; files have their plain names; headers read are
+/// listed; the host's launch code, which is not hot, is optimised little.
 fn arguments(phase: &Phase, plan: &UnitPlan, depfile: Option<&str>) -> Vec<String> {
     let mut args = phase.args.clone();
     if let Some(at) = args.iter().position(|a| a == "--orig_src_path_name") {
         args[at + 1] = format!("nattenc/{}/{}.cu", plan.family, plan.name);
+    }
+    for arg in args.iter_mut().filter(|arg| arg.starts_with(UNIT_STEM)) {
+        *arg = plain(arg);
     }
     if phase.tool == Tool::HostCompile {
         for arg in args.iter_mut().filter(|a| *a == "-O3") {
@@ -260,7 +288,7 @@ mod tests {
     fn host_compile_waits_for_the_last_gencodes_stub_and_the_fatbin() {
         let (graph, object) = two_gencodes();
         let names: Vec<&str> = graph.jobs()[object].inputs.iter().map(|i| i.name.as_str()).collect();
-        assert_eq!(names, ["unit.compute_90.cudafe1.cpp", "unit.compute_90.cudafe1.stub.c", "unit.fatbin.c"]);
+        assert_eq!(names, ["unit.cudafe1.cpp", "unit.cudafe1.stub.c", "unit.fatbin.c"]);
     }
 
     #[test]
@@ -294,6 +322,42 @@ mod tests {
                 "core/fna_011"
             ]
         );
+    }
+
+    #[test]
+    fn what_a_device_job_does_is_the_same_whatever_else_the_unit_is_compiled_for() {
+        let jobs = |text: &str, gencodes: Vec<Gencode>| {
+            let plan = UnitPlan { gencodes, ..shared_plan() };
+            let dry = dryrun::parse(text).unwrap();
+            let mut graph = Graph::default();
+            unit(&mut graph, &plan, &Arc::from("text"), &dry, &BTreeMap::new(), table().unwrap()).unwrap();
+            let mut jobs: BTreeMap<(String, Kind), String> = BTreeMap::new();
+            for job in graph.jobs() {
+                let inputs: Vec<&String> = job.inputs.iter().map(|input| &input.name).collect();
+                let what = format!("{:?} {inputs:?} {:?} {:?}", job.args, job.outputs, job.depfile);
+                jobs.insert((job.label.clone(), job.kind), what);
+            }
+            // Files of one directory that two jobs write must not have one name.
+            let outputs = graph.jobs().iter().flat_map(|j| j.outputs.iter().map(|o| (&j.scratch, o)));
+            let count = graph.jobs().iter().map(|job| job.outputs.len()).sum::<usize>();
+            assert_eq!(outputs.collect::<std::collections::BTreeSet<_>>().len(), count);
+            jobs
+        };
+        let two = include_str!("../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-two-gencodes.txt");
+        let shared = include_str!("../../../../tests/recorded/nvcc-13.0.88/dryrun-keep-shared-ptx.txt");
+        let two = jobs(two, ["8.0", "9.0+PTX"].map(|c| Gencode::of(c.parse().unwrap())).to_vec());
+        let shared = jobs(shared, shared_plan().gencodes);
+        let mut both = Vec::new();
+        for (job, what) in &two {
+            // Preprocessing and the host compile are told the list of all devices, the fatbin holds them.
+            if let Some(other) = shared.get(job)
+                && !matches!(job.1, Kind::Preprocess | Kind::Fatbinary | Kind::Host)
+            {
+                assert_eq!(what, other, "{job:?}");
+                both.push(job.1);
+            }
+        }
+        assert_eq!(both, [Kind::Cudafe, Kind::Cicc, Kind::Ptxas, Kind::Ptxas]);
     }
 
     fn shared_plan() -> UnitPlan {
@@ -340,8 +404,14 @@ mod tests {
         let labels: Vec<&str> = of(Kind::Ptxas).iter().map(|j| j.label.as_str()).collect();
         let sm = ["core/fna_011/sm_80", "core/fna_011/sm_90", "core/fna_011/sm_100", "core/fna_011/sm_120"];
         assert_eq!(labels, sm);
-        let ptx: Vec<&str> = of(Kind::Ptxas).iter().map(|j| j.inputs[0].name.as_str()).collect();
-        assert_eq!(ptx, [["unit.compute_80.ptx"; 2], ["unit.compute_100.ptx"; 2]].concat());
+        let cicc = of(Kind::Cicc);
+        let front = |j: &Job| match j.inputs[0].source {
+            Source::Output(id, _) => graph.jobs()[id].label.clone(),
+            Source::Text(_) => String::new(),
+        };
+        let ptx: Vec<String> = of(Kind::Ptxas).into_iter().map(front).collect();
+        let fronts = [&cicc[0].label, &cicc[1].label];
+        assert_eq!(ptx.iter().collect::<Vec<_>>(), [[fronts[0]; 2], [fronts[1]; 2]].concat());
         assert_eq!(of(Kind::Cicc).len(), 2);
         // The fatbin has every cubin, and the PTX that is kept.
         assert_eq!(of(Kind::Fatbinary)[0].inputs.len(), 5);

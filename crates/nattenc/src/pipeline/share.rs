@@ -118,6 +118,8 @@ pub fn prove_sharing(
 
     let build_dir = project.build_dir(&variant.name).join("share-ptx");
     let _lock = lock(&build_dir)?;
+    // Compilers of a build that was killed may still run, and write where they were started.
+    crate::fs::discard(&build_dir.join("scratch"))?;
     let sources = match &cutlass {
         None => sources,
         Some(other) => cutlass::laid_over(sources, other, &build_dir, &search.digests)?,
