@@ -182,7 +182,7 @@ fn starter_plan_holds_what_its_preset_says() {
         .filter(|(_, b)| b["built"] == true)
         .map(|(name, _)| name.as_str())
         .collect();
-    assert_eq!(built, ["compute_delta", "fna", "reference", "token_permute"]);
+    assert_eq!(built, ["compute_delta", "fna", "merge", "reference", "token_permute"]);
     for unit in plan["units"].as_array().unwrap() {
         assert_eq!(unit["gencodes"], serde_json::json!(["arch=compute_90,code=sm_90"]), "{unit}");
         for kernel in unit["kernels"].as_array().unwrap() {
