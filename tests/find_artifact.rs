@@ -35,7 +35,9 @@ impl Workspace {
                 "build": {{ "toolkit": "13.0.88", "backends": {{}} }},
                 "link": {{ "static": ["natten_kernels", "cudart_static"], "shared": ["natten_kernels"],
                            "system": ["stdc++", "dl", "rt", "pthread"] }},
-                "files": [ {{ "path": "lib/libnatten_kernels.a", "sha256": "00", "size": 8 }},
+                "files": [ {{ "path": "include/natten_kernels.h", "sha256": "00", "size": 1 }},
+                           {{ "path": "include/natten_kernels_merge.h", "sha256": "00", "size": 1 }},
+                           {{ "path": "lib/libnatten_kernels.a", "sha256": "00", "size": 8 }},
                            {{ "path": "lib/libcudart_static.a", "sha256": "00", "size": 5 }},
                            {{ "path": "lib/libnatten_kernels.so", "sha256": "00", "size": 3 }} ],
                 "sections": {{}}, "kernels": [] }}"#
@@ -146,11 +148,12 @@ fn what_is_named_and_cannot_be_had_is_an_error() {
 
 #[test]
 fn a_bad_artifact_is_refused_with_its_reason() {
-    let cases: [(&str, &str, &str); 7] = [
+    let cases: [(&str, &str, &str); 8] = [
         ("\"format_version\": 1", "\"format_version\": 2", "has format 2, this crate reads 1"),
         ("\"format_version\": 1,", "", "missing field `format_version`"),
         ("\"x86_64-linux\"", "\"aarch64-linux\"", "built for aarch64-linux, the target is x86_64-linux"),
         ("\"size\": 8", "\"size\": 9", "has 8 bytes, its manifest.json says 9"),
+        ("natten_kernels_merge.h", "other.h", "so an older nattenc built it"),
         ("lib/libcudart_static.a", "lib/other.a", "libcudart_static.a is not in its manifest.json"),
         ("\"cudart_static\"]", "\"missing\"]", "lib/libmissing.a"),
         ("{ \"format", "[ \"format", "cannot be read"),

@@ -102,6 +102,9 @@ struct Link {
     search: Vec<PathBuf>,
 }
 
+/// What this crate calls is declared in these files of an artifact.
+const HEADERS: &[&str] = &["include/natten_kernels.h", "include/natten_kernels_merge.h"];
+
 #[derive(Deserialize)]
 struct File {
     path: PathBuf,
@@ -214,6 +217,13 @@ fn read(directory: &Path, vars: &Vars) -> Result<Artifact, String> {
         serde_json::from_str(&text).map_err(|error| format!("its manifest.json cannot be read: {error}"))?;
     if manifest.target != vars.target {
         return Err(format!("{OTHER_TARGET} {}, the target is {}", manifest.target, vars.target));
+    }
+    if let Some(header) =
+        HEADERS.iter().find(|h| !manifest.files.iter().any(|file| file.path == Path::new(h)))
+    {
+        return Err(format!(
+            "it has no {header}, so an older nattenc built it, without operations that this crate calls: build it again"
+        ));
     }
     let mut search = vec![directory.join("lib")];
     search.extend(manifest.link.search.iter().map(|path| directory.join(path)));
