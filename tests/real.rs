@@ -72,6 +72,17 @@ fn unchanged_build_runs_nothing_and_a_removed_artifact_comes_back_from_the_cache
     let again = json(&project.run(&small(&["--json"])).stdout);
     assert!(again["ran"] == 0 && again["unchanged"] == true, "{again}");
     let before = artifact(&project.path("dist/cu130"));
+    // A byte of the artifact that is not its own is noticed, and so is a file.
+    let library = project.path("dist/cu130/lib/libnatten_kernels.so");
+    let mut bytes = std::fs::read(&library).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&library, bytes).unwrap();
+    let mended = json(&project.run(&small(&["--json"])).stdout);
+    assert!(mended["ran"] == 0 && mended["unchanged"] == false, "{mended}");
+    assert!(before == artifact(&project.path("dist/cu130")));
+    project.write("dist/cu130/lib/foreign", "x");
+    project.run(&small(&[])).check(8, &["foreign"]);
+    std::fs::remove_file(project.path("dist/cu130/lib/foreign")).unwrap();
     project.run(&["clean", "--variant", "cu130"]).check(0, &[]);
     let back = json(&project.run(&small(&["--json"])).stdout);
     assert!(back["ran"] == 0 && back["unchanged"] == false, "{back}");

@@ -15,7 +15,7 @@ use crate::catalog;
 use crate::config::{self, Config, Variant};
 use crate::cost;
 use crate::cutlass;
-use crate::execute::cache::{Cache, Key};
+use crate::execute::cache::{Blob, Cache, Key};
 use crate::execute::process::{self, CommandLine};
 use crate::execute::upkeep::{Bounds, Upkeep};
 use crate::execute::{self, How, Limits, Setting};
@@ -242,6 +242,9 @@ pub fn build(
         digests,
         reporter,
         signal: &signal,
+        has: &|libraries| {
+            !matches!(options.part, Part::Shard { .. }) && has_libraries(&dist, libraries, digests)
+        },
         may_run: &|job| !merging || link::is_own(job),
     };
     probe(&plan, toolkit, &setting, &search.surroundings)?;
@@ -286,8 +289,9 @@ pub fn build(
             static_runtime: matches!(toolkit.cudart, Cudart::Static(_)),
             compression: compile::compression(toolkit.release).join(" "),
         };
-        let libraries = std::mem::take(&mut built.wanted);
-        pack(&plan, &facts, &dist, Inside { libraries, toolkit, sources: &sources.root }, reporter)?
+        let libraries = (built.wanted_blobs.clone(), std::mem::take(&mut built.wanted));
+        let place = Place { dist: &dist, build_dir: &build_dir };
+        pack(&plan, &facts, &place, Inside { libraries, toolkit, sources: &sources.root }, digests, reporter)?
     };
     fs::remove_dir(&setting.scratch)?;
     Ok(summary(&plan, &built, dist, packaged, begun.elapsed()))
@@ -709,46 +713,108 @@ fn dry_run(toolkit: &Toolkit, args: &[String], setting: &Setting<'_>) -> anyhow:
 
 /// Where the parts of an artifact come from.
 struct Inside<'a> {
-    /// The archive and the shared library.
-    libraries: Vec<Vec<u8>>,
+    /// The archive and the shared library, and their bytes unless the artifact that is there has them.
+    libraries: (Vec<Blob>, Vec<Vec<u8>>),
     toolkit: &'a Toolkit,
     sources: &'a Path,
+}
+
+/// Where an artifact goes, and where what is known of it is kept.
+struct Place<'a> {
+    dist: &'a Path,
+    build_dir: &'a Path,
+}
+
+/// The files of both libraries in an artifact.
+fn library_files(blobs: &[Blob]) -> Vec<manifest::File> {
+    [link::ARCHIVE, link::SHARED]
+        .iter()
+        .zip(blobs)
+        .map(|(name, blob)| manifest::File {
+            path: format!("lib/{name}"),
+            sha256: blob.sha256.clone(),
+            size: blob.size,
+        })
+        .collect()
+}
+
+/// Whether the artifact in `dist` has these very libraries, and says what they need.
+fn has_libraries(dist: &Path, libraries: &[Blob], digests: &dyn execute::Digests) -> bool {
+    let holds = |file| package::holds(dist, file, &|path| digests.sha256(path)).unwrap_or(false);
+    recorded_needs(dist).is_some() && library_files(libraries).iter().all(holds)
+}
+
+/// What the manifest in `dist` says that the shared library needs.
+fn recorded_needs(dist: &Path) -> Option<manifest::Needs> {
+    let text = fs::read_if_exists(&dist.join(package::MANIFEST)).ok()??;
+    serde_json::from_slice::<manifest::Recorded>(&text).ok()?.needs
 }
 
 fn pack(
     plan: &Plan,
     facts: &manifest::Facts,
-    dist: &Path,
+    place: &Place<'_>,
     from: Inside<'_>,
+    digests: &dyn execute::Digests,
     reporter: &dyn Reporter,
 ) -> anyhow::Result<Packaged> {
+    let dist = place.dist;
     let mut contents = package::licences(from.sources, &from.toolkit.home)?;
-    for (name, bytes) in [link::ARCHIVE, link::SHARED].into_iter().zip(from.libraries) {
-        contents.insert(format!("lib/{name}"), bytes);
-    }
     if let Cudart::Static(path) = &from.toolkit.cudart {
         contents.insert("lib/libcudart_static.a".to_owned(), fs::read(path)?);
     }
     for (name, text) in generate::public_headers() {
         contents.insert(format!("include/{name}"), text.as_bytes().to_vec());
     }
+    let (blobs, mut bytes) = from.libraries;
+    let libraries = library_files(&blobs);
+    let mut files = package::files(&contents);
+    files.extend(libraries.iter().cloned());
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+
+    if bytes.is_empty() {
+        if let Some(needs) = recorded_needs(dist) {
+            let manifest = package::manifest_text(plan, facts, &needs, &files)?;
+            if package::is_current(dist, package::MANIFEST, &manifest, &files, &|path| digests.sha256(path))?
+                && package::holds_nothing_else(dist, package::MANIFEST, &files)?
+                && fs::read_if_exists(&place.build_dir.join(VERIFIED))? == Some(proof_of(&manifest))
+            {
+                return Ok(Packaged::Unchanged);
+            }
+        }
+        bytes = libraries.iter().map(|file| fs::read(&dist.join(&file.path))).collect::<Result<_, _>>()?;
+    }
+    for (file, bytes) in libraries.iter().zip(bytes) {
+        contents.insert(file.path.clone(), bytes);
+    }
     let needs = verify::needs(&contents[&format!("lib/{}", link::SHARED)]).map_err(|why| {
         Failure::integrity(format!("{}: the linker's output cannot be read: {why}", link::SHARED))
             .hint("run the same command again with an empty NATTENC_HOME")
     })?;
-    let files = package::files(&contents);
     let manifest = package::manifest_text(plan, facts, &needs, &files)?;
-    if package::is_current(dist, package::MANIFEST, &manifest, &files)? {
+    let packaged = if package::is_current(dist, package::MANIFEST, &manifest, &files, &fs::sha256)? {
         let hint =
             format!("take out what nattenc did not put there, or remove {} and build again", dist.display());
         verified(dist, dist, &hint, reporter)?;
-        return Ok(Packaged::Unchanged);
-    }
-    package::write(dist, package::MANIFEST, &contents, &manifest, |staged| {
-        let hint = "this is a bug of nattenc: please report it with the command line and this output";
-        verified(staged, dist, hint, reporter)
-    })?;
-    Ok(Packaged::Written)
+        Packaged::Unchanged
+    } else {
+        package::write(dist, package::MANIFEST, &contents, &manifest, |staged| {
+            let hint = "this is a bug of nattenc: please report it with the command line and this output";
+            verified(staged, dist, hint, reporter)
+        })?;
+        Packaged::Written
+    };
+    fs::write(&place.build_dir.join(VERIFIED), &proof_of(&manifest))?;
+    Ok(packaged)
+}
+
+/// The file of a build directory that says which artifact was verified last: as long as every file has the digest
+/// that its manifest states, it need not be verified again.
+const VERIFIED: &str = "verified";
+
+/// What that file holds for an artifact with this manifest.
+fn proof_of(manifest: &str) -> Vec<u8> {
+    format!("nattenc {} {}\n", env!("CARGO_PKG_VERSION"), fs::sha256_of(manifest.as_bytes())).into_bytes()
 }
 
 /// Whether the artifact in `place`, which is or will be that at `dist`, is what its manifest says.

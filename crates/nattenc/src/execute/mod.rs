@@ -60,6 +60,8 @@ pub struct Setting<'a> {
     pub reporter: &'a dyn Reporter,
     /// Set by a signal: its number. The coordinator then ends every child.
     pub signal: &'a AtomicUsize,
+    /// Whether the caller has the bytes of all wanted outputs already: then they are not read.
+    pub has: &'a (dyn Fn(&[Blob]) -> bool + Sync),
     /// Whether a job may run; where not, what it makes must be in the cache.
     pub may_run: &'a (dyn Fn(&Job) -> bool + Sync),
 }
@@ -120,7 +122,9 @@ pub struct Record {
 pub struct Built {
     /// Per job, its outputs.
     pub outputs: Vec<Vec<Blob>>,
-    /// The bytes of the first output of each wanted job.
+    /// The first output of each wanted job.
+    pub wanted_blobs: Vec<Blob>,
+    /// The bytes of each, none where [`Setting::has`] said that the caller has them.
     pub wanted: Vec<Vec<u8>>,
     /// Per job, the key of its action.
     pub keys: Vec<String>,
@@ -240,8 +244,8 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
     if let Err(error) = coordinator.history.save() {
         setting.reporter.warning(&format!("what jobs cost is not remembered: {error}"));
     }
-    let (peak_memory, wanted) = ran?;
-    coordinator.finish(peak_memory, wanted)
+    let (peak_memory, bytes) = ran?;
+    coordinator.finish(peak_memory, wanted, bytes)
 }
 
 fn producer(input: &crate::graph::Input) -> Option<JobId> {
@@ -253,7 +257,7 @@ fn producer(input: &crate::graph::Input) -> Option<JobId> {
 
 impl Coordinator<'_> {
     /// Runs, and runs again what made a wanted output that the cache turns out to have lost. Returns the
-    /// highest memory and the wanted bytes, none where a job failed.
+    /// highest memory and the wanted bytes, none where a job failed or the caller has them.
     fn run_until_readable(
         &mut self,
         wanted: &[JobId],
@@ -261,6 +265,9 @@ impl Coordinator<'_> {
     ) -> anyhow::Result<(u64, Vec<Vec<u8>>)> {
         let mut peak = self.run(limits)?;
         while self.failures.is_empty() {
+            if (self.setting.has)(&self.first_outputs(wanted)) {
+                break;
+            }
             let read =
                 |id: &JobId| self.outputs[*id].first().and_then(|b| self.setting.cache.get(b)).ok_or(*id);
             let (bytes, lost): (Vec<_>, Vec<_>) = wanted.iter().map(read).partition(Result::is_ok);
@@ -273,6 +280,10 @@ impl Coordinator<'_> {
             peak = peak.max(self.run(limits)?);
         }
         Ok((peak, Vec::new()))
+    }
+
+    fn first_outputs(&self, jobs: &[JobId]) -> Vec<Blob> {
+        jobs.iter().filter_map(|id| self.outputs[*id].first().cloned()).collect()
     }
 
     /// The failure of jobs that must not run and are not in the cache.
@@ -668,7 +679,7 @@ impl Coordinator<'_> {
         })
     }
 
-    fn finish(mut self, peak_memory: u64, wanted: Vec<Vec<u8>>) -> anyhow::Result<Built> {
+    fn finish(mut self, peak_memory: u64, wanted: &[JobId], bytes: Vec<Vec<u8>>) -> anyhow::Result<Built> {
         if !self.failures.is_empty() {
             return Err(self.failure());
         }
@@ -677,7 +688,15 @@ impl Coordinator<'_> {
             records
                 .push(record.ok_or_else(|| anyhow::anyhow!("{} never ran, and nothing failed", job.label))?);
         }
-        Ok(Built { outputs: self.outputs, wanted, keys: self.keys, records, peak_memory })
+        let wanted_blobs = self.first_outputs(wanted);
+        Ok(Built {
+            outputs: self.outputs,
+            wanted_blobs,
+            wanted: bytes,
+            keys: self.keys,
+            records,
+            peak_memory,
+        })
     }
 
     /// The failure that the run ends on.

@@ -90,6 +90,7 @@ impl Bench {
             digests: &Plain,
             reporter: &self.reporter,
             signal: &self.signal,
+            has: &|_| false,
             may_run: &|job| job.label != "barred",
         };
         let (memory, unit_timeout, deadline) = (self.memory, self.unit_timeout, self.deadline);

@@ -46,14 +46,43 @@ pub fn manifest_text(
     Ok(serde_json::to_string_pretty(&manifest::manifest(plan, facts, needs, files))? + "\n")
 }
 
-/// Whether `dist` holds this very manifest, in the file `name`, and files that all have the digests it states.
-pub fn is_current(dist: &Path, name: &str, manifest: &str, files: &[File]) -> anyhow::Result<bool> {
+/// Whether `dist` holds this very manifest, in the file `name`, and files that all have the digests it states,
+/// as `digest` has them.
+pub fn is_current(
+    dist: &Path,
+    name: &str,
+    manifest: &str,
+    files: &[File],
+    digest: &dyn Fn(&Path) -> anyhow::Result<String>,
+) -> anyhow::Result<bool> {
     if fs::read_if_exists(&dist.join(name))?.as_deref() != Some(manifest.as_bytes()) {
         return Ok(false);
     }
     for file in files {
-        let path = dist.join(&file.path);
-        if !path.is_file() || fs::size(&path)? != file.size || fs::sha256(&path)? != file.sha256 {
+        if !holds(dist, file, digest)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether `dist` has this file.
+pub fn holds(
+    dist: &Path,
+    file: &File,
+    digest: &dyn Fn(&Path) -> anyhow::Result<String>,
+) -> anyhow::Result<bool> {
+    let path = dist.join(&file.path);
+    Ok(path.is_file() && fs::size(&path)? == file.size && digest(&path)? == file.sha256)
+}
+
+/// Whether everything in `dist` is one of these files or the manifest.
+pub fn holds_nothing_else(dist: &Path, name: &str, files: &[File]) -> anyhow::Result<bool> {
+    for entry in walkdir::WalkDir::new(dist) {
+        let entry = entry?;
+        let path = entry.path().strip_prefix(dist)?;
+        let known = path == Path::new(name) || files.iter().any(|file| Path::new(&file.path) == path);
+        if !entry.file_type().is_dir() && !known {
             return Ok(false);
         }
     }
@@ -212,8 +241,8 @@ mod tests {
         let dist = root.path().join("dist");
         let files = files(&contents("same"));
         write(&dist, MANIFEST, &contents("same"), TEXT, fine).unwrap();
-        assert!(is_current(&dist, MANIFEST, TEXT, &files).unwrap());
+        assert!(is_current(&dist, MANIFEST, TEXT, &files, &fs::sha256).unwrap());
         fs::write(&dist.join("lib/a"), b"sane").unwrap();
-        assert!(!is_current(&dist, MANIFEST, TEXT, &files).unwrap());
+        assert!(!is_current(&dist, MANIFEST, TEXT, &files, &fs::sha256).unwrap());
     }
 }

@@ -141,7 +141,7 @@ pub(super) fn write(
     };
     manifest.digest = manifest.own_digest()?;
     let text = manifest.text()?;
-    if package::is_current(dist, MANIFEST, &text, &manifest.files)? {
+    if package::is_current(dist, MANIFEST, &text, &manifest.files, &fs::sha256)? {
         return Ok(Packaged::Unchanged);
     }
     package::write(dist, MANIFEST, &contents, &text, |_| Ok(()))?;

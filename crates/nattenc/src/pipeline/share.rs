@@ -147,6 +147,7 @@ pub fn prove_sharing(
         digests: &search.digests,
         reporter,
         signal: &signal,
+        has: &|_| false,
         may_run: &|_| true,
     };
     probe_toolkit(toolkit, &setting, &search.surroundings)?;
