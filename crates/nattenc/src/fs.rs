@@ -255,22 +255,26 @@ pub struct Stamp {
 
 /// The stamp of the file that `path` leads to.
 pub fn stamp(path: &Path) -> anyhow::Result<Stamp> {
+    std::fs::metadata(path).map(|m| stamp_of(&m)).map_err(|e| failed("stat", path, &e))
+}
+
+fn stamp_of(m: &std::fs::Metadata) -> Stamp {
     use std::os::unix::fs::MetadataExt;
-    let m = std::fs::metadata(path).map_err(|e| failed("stat", path, &e))?;
     let time = |s: i64, n: i64| i128::from(s) * 1_000_000_000 + i128::from(n);
-    Ok(Stamp {
+    Stamp {
         size: m.len(),
         mtime: time(m.mtime(), m.mtime_nsec()),
         ctime: time(m.ctime(), m.ctime_nsec()),
         inode: m.ino(),
-    })
+    }
 }
 
 /// As [`stamp`]; `None` where there is nothing.
 pub fn stamp_if_exists(path: &Path) -> anyhow::Result<Option<Stamp>> {
     match std::fs::metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        _ => stamp(path).map(Some),
+        Err(e) => Err(failed("stat", path, &e)),
+        Ok(m) => Ok(Some(stamp_of(&m))),
     }
 }
 
