@@ -212,7 +212,7 @@ fn damaged_artifact_fails_the_check_that_names_the_damage() {
                 "expected elf 9.0, found none",
                 "failed     same-code ",
                 "in the shared library too",
-                "7 of 8",
+                "8 of 9",
             ],
         ),
         (
