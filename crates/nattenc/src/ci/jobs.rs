@@ -49,8 +49,7 @@ pub fn fits(plan: &Plan, unit: &UnitPlan, limits: &Limits, table: &Table) -> boo
 
 /// As few shards of a plan as end in time, or the units that none can hold.
 pub fn split(plan: &Plan, limits: &Limits, table: &Table) -> Result<Vec<Job>, TooLarge> {
-    let costs: Vec<(String, f64)> =
-        plan.units.iter().map(|unit| (unit.label(), predict::unit(unit, table).cpu_seconds)).collect();
+    let costs = predict::costs(plan, table);
     let available = (limits.max_minutes - limits.overhead_minutes) as f64 * 60.0 * limits.cores as f64;
     let total: f64 = costs.iter().map(|(_, cost)| cost * limits.margin).sum();
     let mut count = 1;
@@ -174,8 +173,7 @@ pub(crate) mod tests {
             counts.push(jobs.len());
             // One shard fewer does not end in time.
             if jobs.len() > 1 {
-                let costs: Vec<(String, f64)> =
-                    plan.units.iter().map(|u| (u.label(), predict::unit(u, table).cpu_seconds)).collect();
+                let costs = predict::costs(&plan, table);
                 let count = jobs.len() - 1;
                 let shards = shard::assign(&costs, count);
                 let late = (1..=count).any(|index| {

@@ -90,6 +90,11 @@ pub fn of(plan: &Plan, jobs: usize, memory: u64, table: &Table) -> Prediction {
     }
 }
 
+/// Per unit of a plan its label and its CPU seconds.
+pub fn costs(plan: &Plan, table: &Table) -> Vec<(String, f64)> {
+    plan.units.iter().map(|u| (u.label(), unit(u, table).cpu_seconds)).collect()
+}
+
 /// Predicts one unit.
 pub fn unit(unit: &UnitPlan, table: &Table) -> UnitPrediction {
     let jobs = jobs(unit, table);

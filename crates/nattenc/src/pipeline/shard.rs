@@ -85,8 +85,7 @@ pub(super) fn units(plan: &Plan, position: Position) -> anyhow::Result<BTreeSet<
         .hint("ask for fewer shards, or split finer with --policy fine")
         .into());
     }
-    let costs: Vec<(String, f64)> =
-        plan.units.iter().map(|unit| (unit.label(), predict::unit(unit, table).cpu_seconds)).collect();
+    let costs = predict::costs(plan, table);
     let shards = shard::assign(&costs, position.count);
     let own = costs.into_iter().zip(shards).filter(|(_, shard)| shard + 1 == position.index);
     Ok(own.map(|((label, _), _)| label).collect())

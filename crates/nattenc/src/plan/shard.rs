@@ -85,8 +85,7 @@ mod tests {
         let config = config::load(&root.join("build.toml")).unwrap();
         let variant = config::variant(&root.join("variants"), "cu130").unwrap();
         let plan = plan(&config, &variant, None, &Request::default(), catalog::catalog().unwrap()).unwrap();
-        let table = cost::table().unwrap();
-        plan.units.iter().map(|unit| (unit.label(), predict::unit(unit, table).cpu_seconds)).collect()
+        predict::costs(&plan, cost::table().unwrap())
     }
 
     #[test]
