@@ -363,6 +363,28 @@ macro_rules! for_dtype {
     };
 }
 
+/// A case of what the dispatcher decided, on what [`setup`] found.
+fn chosen_case(
+    (device, artifact): (&Device, &Artifact),
+    problem: &Problem,
+    decision: Decision,
+    direction: Direction,
+    random: &mut Random,
+    tally: &mut Tally,
+) {
+    let via = Via::Chosen(decision);
+    match direction {
+        Direction::Forward => {
+            for_dtype!(problem.dtype(), forward_case(device, problem, &via, random, tally));
+        }
+        Direction::Backward => {
+            let own_delta = !is_built(artifact, Backend::ComputeDelta);
+            let options = BackwardOptions { key_splits: [1; 3], own_delta };
+            for_dtype!(problem.dtype(), backward_case(device, problem, &via, &options, random, tally));
+        }
+    }
+}
+
 /// Shape and head dims of a case.
 #[derive(Clone, Copy)]
 struct Dims {

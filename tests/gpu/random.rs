@@ -73,26 +73,12 @@ fn random_problems_by_the_dispatcher_match_the_cpu() {
         tally.note = format!(" seed {seed}");
         let mut random = Random::new(seed);
         let problem = problem(&mut random);
-        let dtype = problem.dtype();
         for direction in [Direction::Forward, Direction::Backward] {
             let request = Request::new(direction);
             match dispatch::choose_from(artifact, &problem, &device.properties(), &request) {
                 Ok(decision) => {
                     *chosen.entry(key(&decision, problem.rank())).or_default() += 1;
-                    let via = Via::Chosen(decision);
-                    match direction {
-                        Direction::Forward => {
-                            for_dtype!(dtype, forward_case(&device, &problem, &via, &mut random, &mut tally));
-                        }
-                        Direction::Backward => {
-                            let own_delta = !is_built(artifact, Backend::ComputeDelta);
-                            let options = BackwardOptions { key_splits: [1; 3], own_delta };
-                            for_dtype!(
-                                dtype,
-                                backward_case(&device, &problem, &via, &options, &mut random, &mut tally)
-                            );
-                        }
-                    }
+                    chosen_case((&device, artifact), &problem, decision, direction, &mut random, &mut tally);
                 }
                 // Without the backend that takes everything, not everything can run; the reason must say so.
                 Err(Error::Unsupported(reason)) if !is_built(artifact, Backend::Reference) => {

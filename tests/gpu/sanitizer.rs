@@ -54,20 +54,7 @@ fn sanitizer_sample() {
                             continue;
                         }
                     };
-                    let via = Via::Chosen(decision);
-                    match direction {
-                        Direction::Forward => {
-                            for_dtype!(dtype, forward_case(&device, &problem, &via, &mut random, &mut tally));
-                        }
-                        Direction::Backward => {
-                            let own_delta = !is_built(artifact, Backend::ComputeDelta);
-                            let options = BackwardOptions { key_splits: [1; 3], own_delta };
-                            for_dtype!(
-                                dtype,
-                                backward_case(&device, &problem, &via, &options, &mut random, &mut tally)
-                            );
-                        }
-                    }
+                    chosen_case((&device, artifact), &problem, decision, direction, &mut random, &mut tally);
                 }
             }
         }
