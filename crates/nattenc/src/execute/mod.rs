@@ -6,7 +6,9 @@ pub mod cache;
 pub mod depfile;
 pub mod eta;
 mod failures;
+mod headers;
 pub mod history;
+mod keys;
 mod lost;
 pub mod process;
 mod reproducer;
@@ -22,8 +24,9 @@ use crate::cost::memory::{self, Expected, Profile};
 use crate::failure::{Class, Failure};
 use crate::graph::{Cost, Graph, Job, JobId, Kind, Source, Tree};
 use crate::report::{Outcome, Reporter, bytes, duration};
-use cache::{Action, Blob, Cache, Key};
+use cache::{Action, Blob, Cache};
 use eta::Eta;
+use headers::Headers;
 use history::History;
 use sampling::Live;
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,7 +140,11 @@ pub struct Built {
 
 /// How one command ended, as a worker reports it.
 enum Ended {
-    Done(Action),
+    Done {
+        action: Action,
+        /// The headers that it read inside trees.
+        read: Vec<String>,
+    },
     /// The bytes of an input are not in the cache: the job that made them must run again.
     Lost(JobId),
     Failed(anyhow::Error),
@@ -189,6 +196,8 @@ struct Coordinator<'a> {
     failures: Vec<anyhow::Error>,
     /// Headers outside all trees whose digest was asked for already.
     seen: BTreeMap<String, String>,
+    /// Headers inside them.
+    headers: Headers,
 }
 
 /// Runs every job of `graph` whose outputs are not in the cache. The first outputs of the jobs in `wanted`
@@ -239,6 +248,7 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
         keys: vec![String::new(); count],
         failures: Vec::new(),
         seen: BTreeMap::new(),
+        headers: Headers::default(),
     };
     let ran = coordinator.run_until_readable(wanted, limits);
     if let Err(error) = coordinator.history.save() {
@@ -533,11 +543,11 @@ impl Coordinator<'_> {
                 self.states[id] = State::Waiting(self.unmade(id));
                 if self.unmade(id).is_empty() { self.inputs_known(id) } else { Ok(()) }
             }
-            Ended::Done(action) => {
+            Ended::Done { action, read } => {
                 if self.lost.remove(&id) && self.outputs[id] != action.outputs {
                     self.made_other_bytes(id);
                 }
-                if let Err(error) = self.setting.cache.put_action(&self.keys[id], &action) {
+                if let Err(error) = self.remember(id, &action, &read) {
                     self.setting
                         .reporter
                         .warning(&format!("{}: not recorded in the cache: {error}", job.label));
@@ -594,12 +604,8 @@ impl Coordinator<'_> {
     /// Called once all inputs of a job are known: a hit is done at once, a miss is ready.
     fn inputs_known(&mut self, id: JobId) -> anyhow::Result<()> {
         self.keys[id] = self.key(id)?;
-        let known = if self.lost.contains(&id) { None } else { self.setting.cache.action(&self.keys[id]) };
-        match known {
-            Some(action)
-                if action.outputs.len() == self.graph.jobs()[id].outputs.len()
-                    && self.headers_unchanged(&action) =>
-            {
+        match self.known(id)? {
+            Some(action) => {
                 self.eta.settled(id);
                 if self.kept[id] {
                     self.setting.cache.keep(&action.outputs);
@@ -607,7 +613,7 @@ impl Coordinator<'_> {
                 self.setting.reporter.finished(&self.graph.jobs()[id], Outcome::Cached);
                 self.done(id, &action, How::Cached)
             }
-            _ => {
+            None => {
                 self.states[id] = State::Ready;
                 Ok(())
             }
@@ -636,47 +642,6 @@ impl Coordinator<'_> {
             }
         }
         Ok(())
-    }
-
-    fn key(&self, id: JobId) -> anyhow::Result<String> {
-        let job = &self.graph.jobs()[id];
-        let mut key = Key::new(job.kind.word());
-        let tool = self.setting.tools.get(&job.tool);
-        key.add("tool", tool.ok_or_else(|| anyhow::anyhow!("no digest of tool {}", job.tool))?);
-        for arg in &job.args {
-            key.add("arg", arg);
-        }
-        for tree in &job.trees {
-            let (_, digest) =
-                self.setting.trees.get(tree).ok_or_else(|| anyhow::anyhow!("no tree {tree:?}"))?;
-            key.add(tree.link(), digest);
-        }
-        for (input, blob) in job.inputs.iter().zip(self.input_blobs(id)) {
-            let digest = match (&input.source, blob) {
-                (Source::Text(text), _) => crate::fs::sha256_of(text.as_bytes()),
-                (Source::Output(..), Some(blob)) => blob.sha256,
-                (Source::Output(..), None) => {
-                    anyhow::bail!("{}: input {} is not made yet", job.label, input.name)
-                }
-            };
-            key.add(&input.name, &digest);
-        }
-        for output in &job.outputs {
-            key.add("output", output);
-        }
-        Ok(key.finish())
-    }
-
-    fn headers_unchanged(&mut self, action: &Action) -> bool {
-        action.headers.iter().all(|(path, digest)| {
-            if let Some(known) = self.seen.get(path) {
-                return known == digest;
-            }
-            let now = self.setting.digests.sha256(std::path::Path::new(path)).unwrap_or_default();
-            let same = now == *digest;
-            self.seen.insert(path.clone(), now);
-            same
-        })
     }
 
     fn finish(mut self, peak_memory: u64, wanted: &[JobId], bytes: Vec<Vec<u8>>) -> anyhow::Result<Built> {

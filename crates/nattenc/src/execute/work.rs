@@ -2,10 +2,10 @@
 
 use super::cache::{Action, Blob};
 use super::process::{self, CommandLine, Finished, quote};
-use super::{Ended, Setting, depfile, reproducer};
+use super::{Ended, Setting, depfile, headers, reproducer};
 use crate::failure::{Class, Failure};
 use crate::fs;
-use crate::graph::{Graph, Job, JobId, Kind, Source, Tree};
+use crate::graph::{Graph, Job, JobId, Kind, Source};
 use crate::report::duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -69,7 +69,7 @@ pub(super) fn work(
         Err(error) => return (Ended::Failed(error), 0),
     };
     let ended = match collect(job, &command, setting, logs, &finished) {
-        Ok(action) => Ended::Done(action),
+        Ok((action, read)) => Ended::Done { action, read },
         Err(error) => match died_of(job, &finished) {
             Some(signal) if finished.timed_out.is_none() => {
                 Ended::Died { signal, peak_memory: finished.peak_memory, error }
@@ -150,7 +150,7 @@ fn collect(
     setting: &Setting<'_>,
     logs: &Logs,
     finished: &Finished,
-) -> anyhow::Result<Action> {
+) -> anyhow::Result<(Action, Vec<String>)> {
     let dir = &command.cwd;
     let mut line = format!("$ cd {} && {}", quote(&dir.display().to_string()), quote(&job.program));
     for arg in &job.args {
@@ -194,32 +194,34 @@ fn collect(
         outputs.push(setting.cache.put(&bytes)?);
     }
     reproducer::remove(job, setting)?;
-    Ok(Action {
+    let (headers, read) = headers(job, dir, setting)?;
+    let action = Action {
         kind: job.kind.word().to_owned(),
         outputs,
-        headers: headers(job, dir, setting)?,
+        headers,
         cpu: finished.cpu.as_secs_f64(),
         wall: finished.wall.as_secs_f64(),
         peak_memory: finished.peak_memory,
-    })
+    };
+    Ok((action, read))
 }
 
-/// The headers that the job read outside all trees: the host's own. Part of the action, so that an
-/// upgrade of the C++ library is a miss.
-fn headers(job: &Job, dir: &Path, setting: &Setting<'_>) -> anyhow::Result<Vec<(String, String)>> {
-    let Some(depfile) = &job.depfile else { return Ok(Vec::new()) };
+/// The headers that a job read outside all trees, with their digests, and the names of those inside.
+type Read = (Vec<(String, String)>, Vec<String>);
+
+/// What the job read. The headers outside all trees, the host's own, are part of the action, so that an upgrade of
+/// the C++ library is a miss.
+fn headers(job: &Job, dir: &Path, setting: &Setting<'_>) -> anyhow::Result<Read> {
+    let Some(depfile) = &job.depfile else { return Ok((Vec::new(), Vec::new())) };
     let text = fs::read_text(&dir.join(depfile))?;
-    let names = depfile::parse(&text);
+    let names: BTreeSet<String> = depfile::parse(&text).into_iter().collect();
     anyhow::ensure!(!names.is_empty(), "{}: the compiler's list of headers, {depfile}, is empty", job.label);
-    let mut outside: BTreeSet<String> = BTreeSet::new();
-    for name in names {
-        let in_tree = Tree::ALL.iter().any(|t| name.starts_with(&format!("{}/", t.link())));
-        let own = !name.starts_with('/') && !in_tree;
-        if !in_tree && !own {
-            outside.insert(name);
-        }
-    }
-    outside.into_iter().map(|path| Ok((path.clone(), setting.digests.sha256(Path::new(&path))?))).collect()
+    let (inside, others): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| headers::inside(name).is_some());
+    // What else is relative is the unit's own.
+    let outside = others.into_iter().filter(|name| name.starts_with('/'));
+    let outside = outside.map(|path| Ok((path.clone(), setting.digests.sha256(Path::new(&path))?)));
+    Ok((outside.collect::<anyhow::Result<_>>()?, inside))
 }
 
 /// Whether the bytes can be what a file of this name holds.
