@@ -33,6 +33,7 @@ use crate::report::{self, Reporter};
 use crate::supply::{self, Ready};
 use crate::toolkit::{self, Cudart, Surroundings, Toolkit};
 use crate::verify;
+use rayon::prelude::*;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -219,16 +220,18 @@ pub fn build(
     };
     let cache = Cache::new(&fetching.home, &build_dir);
     let parts = Parts::new(&ready, &sources, &build_dir)?;
-    let inputs = record::Inputs::of(&plan, toolkit, &parts.trees, &parts.tools)?;
+    let mut texts = unit_texts(&plan)?;
+    let inputs = record::Inputs::of(&plan, &texts, toolkit, &parts.trees, &parts.tools);
     match &options.part {
         Part::Whole => {}
         Part::Shard { position, .. } => {
             let own = shard::units(&plan, *position)?;
-            plan.units.retain(|unit| own.contains(&unit.label()));
+            let all = std::mem::take(&mut plan.units).into_iter().zip(texts);
+            (plan.units, texts) = all.filter(|(unit, _)| own.contains(&unit.label())).unzip();
         }
         Part::Merged(shards) => shard::import(shards, &plan, &inputs, &cache)?,
     }
-    let texts = render(&plan, toolkit, &build_dir)?;
+    let texts = render(&plan, texts, toolkit, &build_dir)?;
     let signal = watch_signals()?;
     let merging = matches!(options.part, Part::Merged(_));
     let setting = Setting {
@@ -267,7 +270,7 @@ pub fn build(
         options.memory_source
     ));
     let mut built = execute::run(&graph, &wanted, &setting, options.limits)?;
-    fs::write(
+    fs::write_if_changed(
         &build_dir.join("jobs.json"),
         (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes(),
     )?;
@@ -367,8 +370,18 @@ fn codes(unit: &plan::UnitPlan) -> Vec<generate::Code> {
     codes
 }
 
-/// Renders units and registry, and lays our own headers and the units out below the build directory.
-fn render(plan: &Plan, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Texts> {
+/// The text of every unit, in the plan's order.
+fn unit_texts(plan: &Plan) -> anyhow::Result<Vec<Arc<str>>> {
+    plan.units.par_iter().map(|unit| Ok(Arc::from(unit_text(unit)?))).collect()
+}
+
+/// Renders the registry, and lays it, the units' `texts` and our own headers out below the build directory.
+fn render(
+    plan: &Plan,
+    texts: Vec<Arc<str>>,
+    toolkit: &Toolkit,
+    build_dir: &Path,
+) -> anyhow::Result<Texts> {
     let units: Vec<generate::Unit<'_>> = plan.units.iter().map(rendered).collect();
     let info = serde_json::to_string(&manifest::build_info(plan, &toolkit.version))?;
     let reasons: BTreeMap<String, String> = plan
@@ -385,14 +398,9 @@ fn render(plan: &Plan, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Te
         .collect();
 
     let mut files: BTreeMap<PathBuf, Arc<str>> = BTreeMap::new();
-    let mut texts = Vec::new();
-    for unit in &units {
-        let text: Arc<str> = Arc::from(generate::unit(unit)?);
-        files.insert(
-            build_dir.join("src").join(unit.family).join(format!("{}.cu", unit.name)),
-            Arc::clone(&text),
-        );
-        texts.push(text);
+    for (unit, text) in units.iter().zip(&texts) {
+        let path = build_dir.join("src").join(unit.family).join(format!("{}.cu", unit.name));
+        files.insert(path, Arc::clone(text));
     }
     let registry: Arc<str> = Arc::from(generate::registry(&units, &info, &reasons)?);
     files.insert(build_dir.join("src/registry.cpp"), Arc::clone(&registry));
