@@ -275,9 +275,6 @@ pub fn build(
         (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes(),
     )?;
     inputs.write(&build_dir)?;
-    if let Err(error) = digests.save() {
-        reporter.warning(&format!("digests of tools are not remembered: {error}"));
-    }
 
     let packaged = if let Part::Shard { position, selection } = &options.part {
         let of = shard::Of { variant, position: *position, selection, inputs: &inputs };
@@ -296,6 +293,9 @@ pub fn build(
         let place = Place { dist: &dist, build_dir: &build_dir };
         pack(&plan, &facts, &place, Inside { libraries, toolkit, sources: &sources.root }, digests, reporter)?
     };
+    if let Err(error) = digests.save() {
+        reporter.warning(&format!("digests of tools are not remembered: {error}"));
+    }
     fs::remove_dir(&setting.scratch)?;
     Ok(summary(&plan, &built, dist, packaged, begun.elapsed()))
 }
@@ -376,12 +376,7 @@ fn unit_texts(plan: &Plan) -> anyhow::Result<Vec<Arc<str>>> {
 }
 
 /// Renders the registry, and lays it, the units' `texts` and our own headers out below the build directory.
-fn render(
-    plan: &Plan,
-    texts: Vec<Arc<str>>,
-    toolkit: &Toolkit,
-    build_dir: &Path,
-) -> anyhow::Result<Texts> {
+fn render(plan: &Plan, texts: Vec<Arc<str>>, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Texts> {
     let units: Vec<generate::Unit<'_>> = plan.units.iter().map(rendered).collect();
     let info = serde_json::to_string(&manifest::build_info(plan, &toolkit.version))?;
     let reasons: BTreeMap<String, String> = plan
@@ -733,6 +728,9 @@ struct Place<'a> {
     build_dir: &'a Path,
 }
 
+/// Where an artifact has the CUDA runtime, if it is a static one.
+const RUNTIME: &str = "lib/libcudart_static.a";
+
 /// The files of both libraries in an artifact.
 fn library_files(blobs: &[Blob]) -> Vec<manifest::File> {
     [link::ARCHIVE, link::SHARED]
@@ -768,9 +766,6 @@ fn pack(
 ) -> anyhow::Result<Packaged> {
     let dist = place.dist;
     let mut contents = package::licences(from.sources, &from.toolkit.home)?;
-    if let Cudart::Static(path) = &from.toolkit.cudart {
-        contents.insert("lib/libcudart_static.a".to_owned(), fs::read(path)?);
-    }
     for (name, text) in generate::public_headers() {
         contents.insert(format!("include/{name}"), text.as_bytes().to_vec());
     }
@@ -778,6 +773,14 @@ fn pack(
     let libraries = library_files(&blobs);
     let mut files = package::files(&contents);
     files.extend(libraries.iter().cloned());
+    let runtime = match &from.toolkit.cudart {
+        Cudart::Static(path) => Some(path),
+        Cudart::Shared(_) => None,
+    };
+    if let Some(path) = runtime {
+        let (sha256, size) = (digests.sha256(path)?, fs::size(path)?);
+        files.push(manifest::File { path: RUNTIME.to_owned(), sha256, size });
+    }
     files.sort_by(|a, b| a.path.cmp(&b.path));
 
     if bytes.is_empty() {
@@ -794,6 +797,9 @@ fn pack(
     }
     for (file, bytes) in libraries.iter().zip(bytes) {
         contents.insert(file.path.clone(), bytes);
+    }
+    if let Some(path) = runtime {
+        contents.insert(RUNTIME.to_owned(), fs::read(path)?);
     }
     let needs = verify::needs(&contents[&format!("lib/{}", link::SHARED)]).map_err(|why| {
         Failure::integrity(format!("{}: the linker's output cannot be read: {why}", link::SHARED))

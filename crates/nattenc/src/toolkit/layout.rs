@@ -231,10 +231,8 @@ pub(super) fn parts(home: &Path, account: &Account, digests: &dyn Digests) -> an
 
     let capabilities = capabilities(&listed);
     if capabilities.is_empty() {
-        problems.push(format!(
-            "nvcc --list-gpu-code lists no capability, it printed {}",
-            first_lines(&listed)
-        ));
+        problems
+            .push(format!("nvcc --list-gpu-code lists no capability, it printed {}", first_lines(&listed)));
     }
 
     let mut places = settings.get("INCLUDES").map(|flags| directories(flags)).unwrap_or_default();
