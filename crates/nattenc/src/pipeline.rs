@@ -33,6 +33,7 @@ use crate::report::{self, Reporter};
 use crate::supply::{self, Ready};
 use crate::toolkit::{self, Cudart, Surroundings, Toolkit};
 use crate::verify;
+use rayon::prelude::*;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -219,16 +220,18 @@ pub fn build(
     };
     let cache = Cache::new(&fetching.home, &build_dir);
     let parts = Parts::new(&ready, &sources, &build_dir)?;
-    let inputs = record::Inputs::of(&plan, toolkit, &parts.trees, &parts.tools)?;
+    let mut texts = unit_texts(&plan)?;
+    let inputs = record::Inputs::of(&plan, &texts, toolkit, &parts.trees, &parts.tools);
     match &options.part {
         Part::Whole => {}
         Part::Shard { position, .. } => {
             let own = shard::units(&plan, *position)?;
-            plan.units.retain(|unit| own.contains(&unit.label()));
+            let all = std::mem::take(&mut plan.units).into_iter().zip(texts);
+            (plan.units, texts) = all.filter(|(unit, _)| own.contains(&unit.label())).unzip();
         }
         Part::Merged(shards) => shard::import(shards, &plan, &inputs, &cache)?,
     }
-    let texts = render(&plan, toolkit, &build_dir)?;
+    let texts = render(&plan, texts, toolkit, &build_dir)?;
     let signal = watch_signals()?;
     let merging = matches!(options.part, Part::Merged(_));
     let setting = Setting {
@@ -267,14 +270,11 @@ pub fn build(
         options.memory_source
     ));
     let mut built = execute::run(&graph, &wanted, &setting, options.limits)?;
-    fs::write(
+    fs::write_if_changed(
         &build_dir.join("jobs.json"),
         (serde_json::to_string_pretty(&built.records)? + "\n").as_bytes(),
     )?;
     inputs.write(&build_dir)?;
-    if let Err(error) = digests.save() {
-        reporter.warning(&format!("digests of tools are not remembered: {error}"));
-    }
 
     let packaged = if let Part::Shard { position, selection } = &options.part {
         let of = shard::Of { variant, position: *position, selection, inputs: &inputs };
@@ -293,6 +293,9 @@ pub fn build(
         let place = Place { dist: &dist, build_dir: &build_dir };
         pack(&plan, &facts, &place, Inside { libraries, toolkit, sources: &sources.root }, digests, reporter)?
     };
+    if let Err(error) = digests.save() {
+        reporter.warning(&format!("digests of tools are not remembered: {error}"));
+    }
     fs::remove_dir(&setting.scratch)?;
     Ok(summary(&plan, &built, dist, packaged, begun.elapsed()))
 }
@@ -367,8 +370,13 @@ fn codes(unit: &plan::UnitPlan) -> Vec<generate::Code> {
     codes
 }
 
-/// Renders units and registry, and lays our own headers and the units out below the build directory.
-fn render(plan: &Plan, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Texts> {
+/// The text of every unit, in the plan's order.
+fn unit_texts(plan: &Plan) -> anyhow::Result<Vec<Arc<str>>> {
+    plan.units.par_iter().map(|unit| Ok(Arc::from(unit_text(unit)?))).collect()
+}
+
+/// Renders the registry, and lays it, the units' `texts` and our own headers out below the build directory.
+fn render(plan: &Plan, texts: Vec<Arc<str>>, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Texts> {
     let units: Vec<generate::Unit<'_>> = plan.units.iter().map(rendered).collect();
     let info = serde_json::to_string(&manifest::build_info(plan, &toolkit.version))?;
     let reasons: BTreeMap<String, String> = plan
@@ -385,14 +393,9 @@ fn render(plan: &Plan, toolkit: &Toolkit, build_dir: &Path) -> anyhow::Result<Te
         .collect();
 
     let mut files: BTreeMap<PathBuf, Arc<str>> = BTreeMap::new();
-    let mut texts = Vec::new();
-    for unit in &units {
-        let text: Arc<str> = Arc::from(generate::unit(unit)?);
-        files.insert(
-            build_dir.join("src").join(unit.family).join(format!("{}.cu", unit.name)),
-            Arc::clone(&text),
-        );
-        texts.push(text);
+    for (unit, text) in units.iter().zip(&texts) {
+        let path = build_dir.join("src").join(unit.family).join(format!("{}.cu", unit.name));
+        files.insert(path, Arc::clone(text));
     }
     let registry: Arc<str> = Arc::from(generate::registry(&units, &info, &reasons)?);
     files.insert(build_dir.join("src/registry.cpp"), Arc::clone(&registry));
@@ -725,6 +728,9 @@ struct Place<'a> {
     build_dir: &'a Path,
 }
 
+/// Where an artifact has the CUDA runtime, if it is a static one.
+const RUNTIME: &str = "lib/libcudart_static.a";
+
 /// The files of both libraries in an artifact.
 fn library_files(blobs: &[Blob]) -> Vec<manifest::File> {
     [link::ARCHIVE, link::SHARED]
@@ -760,9 +766,6 @@ fn pack(
 ) -> anyhow::Result<Packaged> {
     let dist = place.dist;
     let mut contents = package::licences(from.sources, &from.toolkit.home)?;
-    if let Cudart::Static(path) = &from.toolkit.cudart {
-        contents.insert("lib/libcudart_static.a".to_owned(), fs::read(path)?);
-    }
     for (name, text) in generate::public_headers() {
         contents.insert(format!("include/{name}"), text.as_bytes().to_vec());
     }
@@ -770,6 +773,14 @@ fn pack(
     let libraries = library_files(&blobs);
     let mut files = package::files(&contents);
     files.extend(libraries.iter().cloned());
+    let runtime = match &from.toolkit.cudart {
+        Cudart::Static(path) => Some(path),
+        Cudart::Shared(_) => None,
+    };
+    if let Some(path) = runtime {
+        let (sha256, size) = (digests.sha256(path)?, fs::size(path)?);
+        files.push(manifest::File { path: RUNTIME.to_owned(), sha256, size });
+    }
     files.sort_by(|a, b| a.path.cmp(&b.path));
 
     if bytes.is_empty() {
@@ -786,6 +797,9 @@ fn pack(
     }
     for (file, bytes) in libraries.iter().zip(bytes) {
         contents.insert(file.path.clone(), bytes);
+    }
+    if let Some(path) = runtime {
+        contents.insert(RUNTIME.to_owned(), fs::read(path)?);
     }
     let needs = verify::needs(&contents[&format!("lib/{}", link::SHARED)]).map_err(|why| {
         Failure::integrity(format!("{}: the linker's output cannot be read: {why}", link::SHARED))

@@ -7,7 +7,7 @@ use crate::execute::process;
 use crate::failure::Failure;
 use crate::fetch::{self, Target};
 use crate::report::{Reporter, Transfers};
-use crate::toolkit::{self, Memo, Supplied, Surroundings, Tool, Toolkit};
+use crate::toolkit::{self, Asking, Memo, Supplied, Surroundings, Tool, Toolkit};
 use crate::{env, fs};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,9 @@ impl<'a> Search<'a> {
     /// What this machine has, without fetching anything.
     pub fn doctor(&self, reporter: &dyn Reporter, directories: &[(&str, &Path)]) -> toolkit::Doctor {
         let supply = |provider: Provider| Ok(self.provider(provider, Asked::Look, reporter)?.0);
-        toolkit::doctor(&self.request(&supply), directories, Path::new("/"))
+        let digests = Asking(&self.digests);
+        let request = toolkit::Request { digests: &digests, ..self.request(&supply) };
+        toolkit::doctor(&request, directories, Path::new("/"))
     }
 
     fn request<'s>(

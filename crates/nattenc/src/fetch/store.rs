@@ -94,45 +94,17 @@ impl<'a> Store<'a> {
             Err(reason) => return Ok(Found::Damaged(reason)),
         };
         let tree = at.join("tree");
-        let (files, bytes) = count(&tree);
+        let Survey { files, bytes, touched } = survey(&tree, &at.join("complete.json"));
         if (files, bytes) != (marker.files, marker.bytes) {
             return Ok(Found::Damaged(format!(
                 "{files} files of {bytes} bytes where there were {} of {}",
                 marker.files, marker.bytes
             )));
         }
-        Ok(match self.touched(&at, &tree)? {
+        Ok(match first_difference(&at, &tree, &touched)? {
             Some(difference) => Found::Damaged(difference),
             None => Found::Whole(tree),
         })
-    }
-
-    /// The first difference among files that changed after the tree was completed, by their change time, which
-    /// nothing sets back. Their bytes stand for pinned ones in every key of the cache.
-    fn touched(&self, at: &Path, tree: &Path) -> anyhow::Result<Option<String>> {
-        let marker_path = at.join("complete.json");
-        let completed = change_time(&marker_path);
-        let touched: Vec<PathBuf> = walk(tree).filter(|path| change_time(path) > completed).collect();
-        if touched.is_empty() {
-            return Ok(None);
-        }
-        let listing = fs::read(&at.join("files.json"))?;
-        let Ok(entries) = serde_json::from_slice::<Entries>(&listing) else {
-            return Ok(Some("files.json cannot be read".to_owned()));
-        };
-        for path in touched {
-            let name = path.strip_prefix(tree).unwrap_or(&path).display().to_string();
-            let Some(entry) = entries.get(&name) else { return Ok(Some(format!("{name} was added"))) };
-            if let Some(difference) = difference(&path, entry)? {
-                return Ok(Some(format!("{name} {difference}")));
-            }
-        }
-        // All are what they were (a copied store, say): the next run need not read them again. A store that
-        // cannot be written is read again instead.
-        if let Ok(bytes) = fs::read(&marker_path) {
-            let _ = fs::write(&marker_path, &bytes);
-        }
-        Ok(None)
     }
 
     /// Makes a tree: `fill` gets a directory for parts and the path of the tree to make. The caller holds
@@ -245,17 +217,57 @@ fn walk(tree: &Path) -> impl Iterator<Item = PathBuf> {
     entries.filter(|e| !e.file_type().is_dir()).map(walkdir::DirEntry::into_path)
 }
 
-/// When a file last changed in any way, seconds and nanoseconds; the epoch where that cannot be read.
-fn change_time(path: &Path) -> (i64, i64) {
-    use std::os::unix::fs::MetadataExt;
-    path.symlink_metadata().map_or((0, 0), |m| (m.ctime(), m.ctime_nsec()))
+/// What a walk over a tree finds.
+struct Survey {
+    files: u64,
+    bytes: u64,
+    /// The files that changed after the tree was completed.
+    touched: Vec<PathBuf>,
 }
 
-fn count(tree: &Path) -> (u64, u64) {
-    walk(tree).fold((0, 0), |(files, bytes), path| match path.symlink_metadata() {
-        Ok(m) if m.is_file() => (files + 1, bytes + m.len()),
-        _ => (files + 1, bytes),
-    })
+/// Looks at every file of a tree that was completed when `marker` was written; where that cannot be told, all were
+/// touched. Change times count: nothing sets them back.
+fn survey(tree: &Path, marker: &Path) -> Survey {
+    use std::os::unix::fs::MetadataExt;
+    let completed = marker.symlink_metadata().map_or((0, 0), |m| (m.ctime(), m.ctime_nsec()));
+    let mut found = Survey { files: 0, bytes: 0, touched: Vec::new() };
+    for path in walk(tree) {
+        found.files += 1;
+        let Ok(metadata) = path.symlink_metadata() else { continue };
+        if metadata.is_file() {
+            found.bytes += metadata.len();
+        }
+        if (metadata.ctime(), metadata.ctime_nsec()) > completed {
+            found.touched.push(path);
+        }
+    }
+    found
+}
+
+/// The first difference among files that changed after the tree in `at` was completed. Their bytes stand for pinned
+/// ones in every key of the cache.
+fn first_difference(at: &Path, tree: &Path, touched: &[PathBuf]) -> anyhow::Result<Option<String>> {
+    if touched.is_empty() {
+        return Ok(None);
+    }
+    let listing = fs::read(&at.join("files.json"))?;
+    let Ok(entries) = serde_json::from_slice::<Entries>(&listing) else {
+        return Ok(Some("files.json cannot be read".to_owned()));
+    };
+    for path in touched {
+        let name = path.strip_prefix(tree).unwrap_or(path).display().to_string();
+        let Some(entry) = entries.get(&name) else { return Ok(Some(format!("{name} was added"))) };
+        if let Some(difference) = difference(path, entry)? {
+            return Ok(Some(format!("{name} {difference}")));
+        }
+    }
+    // All are what they were (a copied store, say): the next run need not read them again. A store that
+    // cannot be written is read again instead.
+    let marker = at.join("complete.json");
+    if let Ok(bytes) = fs::read(&marker) {
+        let _ = fs::write(&marker, &bytes);
+    }
+    Ok(None)
 }
 
 fn difference(at: &Path, entry: &Entry) -> anyhow::Result<Option<String>> {

@@ -12,6 +12,7 @@ use crate::toolkit::Toolkit;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The file in a build directory.
 const FILE: &str = "inputs.json";
@@ -39,13 +40,14 @@ struct UnitInputs {
 }
 
 impl Inputs {
-    /// What `plan` is compiled from.
+    /// What `plan` is compiled from, `texts` among it: one per unit.
     pub(super) fn of(
         plan: &Plan,
+        texts: &[Arc<str>],
         toolkit: &Toolkit,
         trees: &BTreeMap<Tree, (PathBuf, String)>,
         tools: &BTreeMap<String, String>,
-    ) -> anyhow::Result<Self> {
+    ) -> Self {
         let tree = |tree: Tree| trees[&tree].1.clone();
         let mut shared = BTreeMap::from([
             ("the CUDA toolkit's headers".to_owned(), tree(Tree::Toolkit)),
@@ -61,11 +63,11 @@ impl Inputs {
         let host = toolkit.host.path.display().to_string();
         let compress = compile::compression(toolkit.release);
         let mut units = BTreeMap::new();
-        for unit in &plan.units {
-            let text = fs::sha256_of(super::unit_text(unit)?.as_bytes());
+        for (unit, text) in plan.units.iter().zip(texts) {
+            let text = fs::sha256_of(text.as_bytes());
             units.insert(unit.label(), UnitInputs { text, args: compile::nvcc_args(unit, &compress, &host) });
         }
-        Ok(Inputs { version: VERSION, shared, units })
+        Inputs { version: VERSION, shared, units }
     }
 
     /// The first thing that is not as in `other`, in words; `None` where all is the same.
@@ -90,7 +92,9 @@ impl Inputs {
 
     /// Keeps them.
     pub(super) fn write(&self, build_dir: &Path) -> anyhow::Result<()> {
-        fs::write(&build_dir.join(FILE), (serde_json::to_string_pretty(self)? + "\n").as_bytes())
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        fs::write_if_changed(&build_dir.join(FILE), text.as_bytes())?;
+        Ok(())
     }
 
     fn read(build_dir: &Path) -> Option<Self> {
@@ -179,7 +183,7 @@ fn now(
     let sources =
         crate::fetch::natten(&search.fetching, &project.config.natten, &report::Transfers(reporter))?;
     let parts = Parts::new(&ready, &sources, Path::new("."))?;
-    Inputs::of(plan, &ready.toolkit, &parts.trees, &parts.tools)
+    Ok(Inputs::of(plan, &super::unit_texts(plan)?, &ready.toolkit, &parts.trees, &parts.tools))
 }
 
 fn last_jobs(build_dir: &Path, unit: &str) -> Vec<String> {

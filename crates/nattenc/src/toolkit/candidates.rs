@@ -2,7 +2,7 @@
 //! its definition lists them, where `installed` stands for CUDA_HOME, CUDA_PATH, /usr/local/cuda-X.Y and
 //! nvcc of PATH, in this order. What was named explicitly and is broken is an error, never passed over.
 
-use super::layout;
+use super::layout::{self, Parts};
 use super::surroundings::{Surroundings, directory};
 use super::version::Version;
 use super::{Digests, Toolkit, complete, host};
@@ -140,13 +140,13 @@ fn home_of(nvcc: &Path) -> Option<PathBuf> {
     Some(real.parent()?.parent()?.to_path_buf())
 }
 
-/// A candidate with what a quick look tells, and its error where it is broken.
+/// A candidate, with its parts where it would do, or its error where it is broken.
 fn look(
     origin: &str,
     home: &Path,
     seen: &[Candidate],
     request: &Request<'_>,
-) -> (Candidate, Option<anyhow::Error>) {
+) -> (Candidate, anyhow::Result<Option<Parts>>) {
     let mut candidate = Candidate {
         origin: origin.to_owned(),
         home: Some(home.to_path_buf()),
@@ -155,14 +155,15 @@ fn look(
         outcome: Outcome::Broken,
         reason: String::new(),
     };
-    let around = request.surroundings;
-    let version = match layout::nvcc(home).and_then(|nvcc| layout::nvcc_version(&nvcc, around)) {
-        Ok(version) => version,
+    let account = layout::nvcc(home).and_then(|nvcc| request.digests.account(&nvcc, request.surroundings));
+    let account = match account {
+        Ok(account) => account,
         Err(error) => {
             candidate.reason = error.to_string();
-            return (candidate, Some(error));
+            return (candidate, Err(error));
         }
     };
+    let version = &account.version;
     let (variant, release) = (&request.variant.name, request.variant.release);
     candidate.version = Some(version.clone());
     let same = |other: &&Candidate| {
@@ -172,14 +173,15 @@ fn look(
         candidate.outcome = if other.outcome == Outcome::Taken { Outcome::Later } else { other.outcome };
         candidate.parts.clone_from(&other.parts);
         candidate.reason = format!("the same as {}", other.origin);
-        return (candidate, None);
+        return (candidate, Ok(None));
     }
     if version.release != release {
         candidate.outcome = Outcome::OtherRelease;
         candidate.reason = format!("is cuda {}, {variant} needs {release}", version.full);
-        return (candidate, None);
+        return (candidate, Ok(None));
     }
-    let checked = release::known(version.release).and_then(|_| layout::parts(home, around, request.digests));
+    let checked =
+        release::known(version.release).and_then(|_| layout::parts(home, &account, request.digests));
     let error = match checked {
         Ok(parts) => {
             candidate.parts.clone_from(&parts.versions);
@@ -187,7 +189,7 @@ fn look(
                 Ok(()) => {
                     candidate.outcome = Outcome::Taken;
                     candidate.reason = format!("is cuda {}", version.full);
-                    return (candidate, None);
+                    return (candidate, Ok(Some(parts)));
                 }
                 Err(error) => error,
             }
@@ -195,31 +197,37 @@ fn look(
         Err(error) => error,
     };
     candidate.reason = error.to_string();
-    (candidate, Some(error))
+    (candidate, Err(error))
 }
 
 fn absent(origin: String, reason: String) -> Candidate {
     Candidate { origin, home: None, version: None, parts: BTreeMap::new(), outcome: Outcome::Absent, reason }
 }
 
-/// Every candidate, in order, and what would become of it. A malformed environment variable is a candidate too.
-pub fn candidates(request: &Request<'_>) -> Vec<Candidate> {
+/// Every candidate, in order, and what would become of it, with the parts of the one that is taken. A malformed
+/// environment variable is a candidate too.
+pub(super) fn candidates(request: &Request<'_>) -> (Vec<Candidate>, Option<Parts>) {
     let mut seen: Vec<Candidate> = Vec::new();
+    let mut taken = None;
     let places = match places(request) {
         Ok(places) => places,
         Err(error) => {
             let broken = absent("environment".to_owned(), error.to_string());
-            return vec![Candidate { outcome: Outcome::Broken, ..broken }];
+            return (vec![Candidate { outcome: Outcome::Broken, ..broken }], None);
         }
     };
     for place in places {
+        let mut parts = None;
+        let mut looked = |origin: &str, home: &Path| {
+            let (candidate, found) = look(origin, home, &seen, request);
+            parts = found.unwrap_or_default();
+            candidate
+        };
         let mut candidate = match place {
             Place::Absent(origin, reason) => absent(origin, reason),
-            Place::Explicit(origin, home) | Place::Found(origin, home) => {
-                look(&origin, &home, &seen, request).0
-            }
+            Place::Explicit(origin, home) | Place::Found(origin, home) => looked(&origin, &home),
             Place::Supply(provider) => match (request.supply)(provider) {
-                Ok(Supplied::Home(home)) => look(&provider.to_string(), &home, &seen, request).0,
+                Ok(Supplied::Home(home)) => looked(&provider.to_string(), &home),
                 Ok(Supplied::Unavailable(reason)) => absent(provider.to_string(), reason),
                 Err(error) => Candidate {
                     outcome: Outcome::Broken,
@@ -233,9 +241,10 @@ pub fn candidates(request: &Request<'_>) -> Vec<Candidate> {
             candidate.outcome = Outcome::Later;
             candidate.reason = format!("{}, but {first} comes first", candidate.reason);
         }
+        taken = taken.or(parts);
         seen.push(candidate);
     }
-    seen
+    (seen, taken)
 }
 
 /// The toolkit to build with. Its release is the variant's; a failure lists every candidate with its reason.
@@ -259,17 +268,16 @@ pub fn locate(request: &Request<'_>) -> anyhow::Result<Toolkit> {
                 }
             },
         };
-        let (candidate, error) = look(&origin, &home, &seen, request);
-        if let (Some(error), true) = (error, explicit) {
-            let hint = error.downcast_ref::<Failure>().and_then(|failure| failure.hint.clone());
-            let class = crate::failure::class(&error);
-            return Err(Failure { hint, ..Failure::new(class, format!("{origin}: {error}")) }.into());
-        }
-        let taken = candidate.outcome == Outcome::Taken;
+        let (candidate, parts) = look(&origin, &home, &seen, request);
         seen.push(candidate);
-        if taken {
-            let parts = layout::parts(&home, request.surroundings, request.digests)?;
-            return complete(parts, &origin, host, request.surroundings, request.digests);
+        match parts {
+            Ok(Some(parts)) => return complete(parts, &origin, host, request.surroundings, request.digests),
+            Err(error) if explicit => {
+                let hint = error.downcast_ref::<Failure>().and_then(|failure| failure.hint.clone());
+                let class = crate::failure::class(&error);
+                return Err(Failure { hint, ..Failure::new(class, format!("{origin}: {error}")) }.into());
+            }
+            Ok(None) | Err(_) => {}
         }
         if origin == "--toolkit" {
             break;

@@ -1,5 +1,8 @@
-//! Digests of a toolkit's programs: they are part of every key, and large, so a memo by stamp is worth it.
+//! Digests of a toolkit's programs: they are part of every key, and large, so a memo by stamp is worth it. So is one
+//! of what nvcc says of itself: asking takes longer than all else that an unchanged build does for a toolkit.
 
+use super::layout::{Account, Basis};
+use super::surroundings::Surroundings;
 use super::version::{Version, banner_in};
 use crate::{execute, fs};
 use std::collections::BTreeMap;
@@ -7,10 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// What is asked of a file's bytes.
+/// What is asked of a file's bytes, and of an nvcc.
 pub trait Digests: execute::Digests {
     /// The version of NVIDIA's banner in it.
     fn banner(&self, path: &Path) -> anyhow::Result<Option<Version>>;
+    /// What an nvcc says of itself; links in its path are resolved. Fails, with class toolchain, where it cannot be
+    /// started or names no release.
+    fn account(&self, nvcc: &Path, surroundings: &Surroundings) -> anyhow::Result<Account> {
+        Account::of(nvcc, surroundings)
+    }
 }
 
 /// Reads the bytes each time.
@@ -36,6 +44,9 @@ struct Entry {
     sha256: Option<String>,
     /// Outer `None`: not looked for yet.
     banner: Option<Option<Version>>,
+    /// Of an nvcc; absent in memos of older releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    account: Option<(Basis, Account)>,
 }
 
 /// Remembers by path and stamp (size, times, inode), in one file of the store.
@@ -70,32 +81,50 @@ impl Memo {
         self.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    fn known<T: Clone>(
+        &self,
+        path: &Path,
+        stamp: fs::Stamp,
+        field: impl Fn(&mut Entry) -> &mut Option<T>,
+    ) -> Option<T> {
+        let mut entries = self.lock();
+        let entry = entries.get_mut(&path.display().to_string()).filter(|entry| entry.stamp == stamp)?;
+        field(entry).clone()
+    }
+
+    fn keep<T>(
+        &self,
+        path: &Path,
+        stamp: fs::Stamp,
+        field: impl Fn(&mut Entry) -> &mut Option<T>,
+        value: T,
+    ) -> anyhow::Result<()> {
+        // Only what did not change while it was read is worth remembering.
+        if fs::stamp(path)? == stamp {
+            let mut entries = self.lock();
+            let fresh = Entry { stamp, sha256: None, banner: None, account: None };
+            let entry = entries.entry(path.display().to_string()).or_insert_with(|| fresh.clone());
+            if entry.stamp != stamp {
+                *entry = fresh;
+            }
+            *field(entry) = Some(value);
+            self.changed.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
     fn remembered<T: Clone>(
         &self,
         path: &Path,
         field: impl Fn(&mut Entry) -> &mut Option<T>,
         compute: impl FnOnce() -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let before = fs::stamp(path)?;
-        let key = path.display().to_string();
-        if let Some(entry) = self.lock().get_mut(&key)
-            && entry.stamp == before
-            && let Some(value) = field(entry)
-        {
-            return Ok(value.clone());
+        let stamp = fs::stamp(path)?;
+        if let Some(value) = self.known(path, stamp, &field) {
+            return Ok(value);
         }
         let value = compute()?;
-        // Only what did not change while it was read is worth remembering.
-        if fs::stamp(path)? == before {
-            let mut entries = self.lock();
-            let fresh = Entry { stamp: before, sha256: None, banner: None };
-            let entry = entries.entry(key).or_insert_with(|| fresh.clone());
-            if entry.stamp != before {
-                *entry = fresh;
-            }
-            *field(entry) = Some(value.clone());
-            self.changed.store(true, Ordering::SeqCst);
-        }
+        self.keep(path, stamp, field, value.clone())?;
         Ok(value)
     }
 }
@@ -109,6 +138,36 @@ impl execute::Digests for Memo {
 impl Digests for Memo {
     fn banner(&self, path: &Path) -> anyhow::Result<Option<Version>> {
         self.remembered(path, |entry| &mut entry.banner, || banner_in(path))
+    }
+
+    fn account(&self, nvcc: &Path, surroundings: &Surroundings) -> anyhow::Result<Account> {
+        let (stamp, basis) = (fs::stamp(nvcc)?, Basis::of(nvcc, surroundings)?);
+        if let Some((then, account)) = self.known(nvcc, stamp, |entry| &mut entry.account)
+            && then == basis
+        {
+            return Ok(account);
+        }
+        let account = Account::of(nvcc, surroundings)?;
+        if account.is_of(nvcc, self)? && Basis::of(nvcc, surroundings)? == basis {
+            self.keep(nvcc, stamp, |entry| &mut entry.account, (basis, account.clone()))?;
+        }
+        Ok(account)
+    }
+}
+
+/// A memo, but every nvcc is asked anew: for those who want to know what it says now.
+#[derive(Debug)]
+pub struct Asking<'a>(pub &'a Memo);
+
+impl execute::Digests for Asking<'_> {
+    fn sha256(&self, path: &Path) -> anyhow::Result<String> {
+        self.0.sha256(path)
+    }
+}
+
+impl Digests for Asking<'_> {
+    fn banner(&self, path: &Path) -> anyhow::Result<Option<Version>> {
+        self.0.banner(path)
     }
 }
 

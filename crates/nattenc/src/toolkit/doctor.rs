@@ -3,7 +3,7 @@
 use super::candidates::{Candidate, Outcome, Request, buildable, candidates};
 use super::machine::{Cpus, Memory, cpus, free_space, memory};
 use super::version::Bound;
-use super::{HostCompiler, host, layout};
+use super::{HostCompiler, host};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -56,16 +56,12 @@ pub struct Space {
 /// Looks at everything. `directories` are those whose free space is of interest, by name;
 /// `root` is "/" but in tests.
 pub fn doctor(request: &Request<'_>, directories: &[(&str, &Path)], root: &Path) -> Doctor {
-    let seen = candidates(request);
+    let (seen, parts) = candidates(request);
     let around = request.surroundings;
     let (found, problem) = match host::find(around) {
         Ok(host) => (Some(host), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let taken = seen.iter().find(|candidate| candidate.outcome == Outcome::Taken);
-    let parts = taken
-        .and_then(|c| c.home.as_ref())
-        .and_then(|home| layout::parts(home, around, request.digests).ok());
     let space = |(what, path): &(&str, &Path)| Space {
         what: (*what).to_owned(),
         path: path.to_path_buf(),

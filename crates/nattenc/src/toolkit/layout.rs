@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::fs;
 use crate::plan::capability::Capability;
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The parts of a toolkit, as far as they were found.
@@ -63,36 +64,96 @@ pub(super) fn nvcc(home: &Path) -> anyhow::Result<PathBuf> {
     Err(Failure::toolchain(format!("toolkit \"{}\" {what}", home.display())).hint(hint).into())
 }
 
-fn ask(nvcc: &Path, arguments: &[&str], surroundings: &Surroundings) -> anyhow::Result<process::Finished> {
-    let argv = std::iter::once(nvcc.display().to_string()).chain(arguments.iter().map(|a| (*a).to_owned()));
-    process::capture(&surroundings.command(argv.collect(), Path::new("/")))
+/// What nvcc says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Account {
+    pub(super) version: Version,
+    /// Of the program that runs in the end, where nvcc is a wrapper.
+    nvcc: PathBuf,
+    /// What a dry run sets.
+    settings: BTreeMap<String, String>,
+    /// What `--list-gpu-code` prints.
+    listed: String,
 }
 
-/// What `nvcc --version` says.
-pub(super) fn nvcc_version(nvcc: &Path, surroundings: &Surroundings) -> anyhow::Result<Version> {
-    let printed = ask(nvcc, &["--version"], surroundings)?;
-    version::banner(&printed.stdout).or_else(|| version::banner(&printed.output)).ok_or_else(|| {
-        let end = match (printed.code, printed.signal) {
-            (Some(code), _) => format!("exit code {code}"),
-            (None, signal) => format!("signal {}", signal.unwrap_or(0)),
+impl Account {
+    /// Asks `nvcc`.
+    pub(super) fn of(nvcc: &Path, surroundings: &Surroundings) -> anyhow::Result<Self> {
+        let ask = |nvcc: &Path, arguments: &[&str]| {
+            let argv =
+                std::iter::once(nvcc.display().to_string()).chain(arguments.iter().map(|a| (*a).to_owned()));
+            process::capture(&surroundings.command(argv.collect(), Path::new("/")))
         };
-        Failure::toolchain(format!(
-            "{} --version names no release ({end}), it printed {}",
-            nvcc.display(),
-            first_lines(&printed.output)
-        ))
-        .hint("run that command by hand; point --toolkit or CUDA_HOME at a working toolkit")
-        .into()
-    })
+        let printed = ask(nvcc, &["--version"])?;
+        let version = version::banner(&printed.stdout).or_else(|| version::banner(&printed.output));
+        let version = version.ok_or_else(|| no_release(nvcc, &printed))?;
+        let settings = settings(&ask(nvcc, &["--dryrun", "-c", "x.cu", "-o", "x.o"])?.output);
+        // A wrapper leads to the real one: that is the program whose digest counts and whose exit code can be trusted.
+        let real = settings.get("_HERE_").map(|dir| Path::new(dir).join("nvcc")).filter(|p| p.is_file());
+        let nvcc = real.map_or_else(|| Ok(nvcc.to_path_buf()), |real| fs::real_path(&real))?;
+        let listed = ask(&nvcc, &["--list-gpu-code"])?;
+        let listed = if capabilities(&listed.stdout).is_empty() { listed.output } else { listed.stdout };
+        Ok(Account { version, nvcc, settings, listed })
+    }
+
+    /// Whether it is certain that it was `nvcc` which gave it: that is a program, and has the banner that it printed
+    /// in its own bytes. What a wrapper says is what another program says, which may change while the wrapper does not.
+    pub(super) fn is_of(&self, nvcc: &Path, digests: &dyn Digests) -> anyhow::Result<bool> {
+        let mut magic = [0; 4];
+        let is_program = fs::open(nvcc)?.read_exact(&mut magic).is_ok() && magic == *b"\x7fELF";
+        Ok(is_program && self.nvcc == nvcc && digests.banner(nvcc)?.as_ref() == Some(&self.version))
+    }
+}
+
+/// What decides an [`Account`], beside nvcc itself: its profile, the directories that it looks for, PATH.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Basis {
+    path: String,
+    beside: Vec<Option<fs::Stamp>>,
+}
+
+impl Basis {
+    /// As it is now.
+    pub(super) fn of(nvcc: &Path, surroundings: &Surroundings) -> anyhow::Result<Self> {
+        let bin = nvcc.parent().unwrap_or(nvcc);
+        let home = bin.parent().unwrap_or(bin);
+        let beside = [bin.join("nvcc.profile"), home.to_path_buf(), home.join("targets")];
+        let beside = beside.iter().map(|path| fs::stamp_if_exists(path)).collect::<Result<_, _>>()?;
+        Ok(Basis { path: surroundings.path.clone(), beside })
+    }
+}
+
+/// The failure for an nvcc whose `--version` is none.
+fn no_release(nvcc: &Path, printed: &process::Finished) -> Failure {
+    let end = match (printed.code, printed.signal) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, signal) => format!("signal {}", signal.unwrap_or(0)),
+    };
+    Failure::toolchain(format!(
+        "{} --version names no release ({end}), it printed {}",
+        nvcc.display(),
+        first_lines(&printed.output)
+    ))
+    .hint("run that command by hand; point --toolkit or CUDA_HOME at a working toolkit")
+}
+
+/// The capabilities in a list of nvcc's, ascending.
+fn capabilities(listed: &str) -> Vec<Capability> {
+    let words = listed.split_whitespace().filter(|word| word.starts_with("sm_"));
+    let mut capabilities: Vec<Capability> = words.filter_map(Capability::from_nvcc).collect();
+    capabilities.sort();
+    capabilities.dedup();
+    capabilities
 }
 
 /// `NAME=VALUE` lines of a dry run.
-fn settings(output: &str) -> BTreeMap<&str, &str> {
+fn settings(output: &str) -> BTreeMap<String, String> {
     let name = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     output
         .lines()
         .filter_map(|line| line.trim_end_matches('\r').strip_prefix("#$ ")?.split_once('='))
         .filter(|(key, _)| name(key))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect()
 }
 
@@ -140,21 +201,9 @@ fn library_places(home: &Path) -> Vec<PathBuf> {
     ]
 }
 
-/// Looks at the toolkit in `home`. Fails only where nvcc itself is not there or not usable.
-pub(super) fn parts(
-    home: &Path,
-    surroundings: &Surroundings,
-    digests: &dyn Digests,
-) -> anyhow::Result<Parts> {
-    let mut nvcc = nvcc(home)?;
-    let version = nvcc_version(&nvcc, surroundings)?;
-    let dry = ask(&nvcc, &["--dryrun", "-c", "x.cu", "-o", "x.o"], surroundings)?;
-    let settings = settings(&dry.output);
-    // A wrapper leads to the real one: that is the program whose digest counts and whose exit code can be trusted.
-    if let Some(real) = settings.get("_HERE_").map(|dir| Path::new(dir).join("nvcc")).filter(|p| p.is_file())
-    {
-        nvcc = fs::real_path(&real)?;
-    }
+/// Looks at the toolkit in `home`, of whose nvcc `account` is.
+pub(super) fn parts(home: &Path, account: &Account, digests: &dyn Digests) -> anyhow::Result<Parts> {
+    let Account { version, nvcc, settings, listed } = account.clone();
     let real_home = nvcc.parent().and_then(Path::parent).unwrap_or(home).to_path_buf();
     let mut problems = Vec::new();
     let mut versions = BTreeMap::from([("nvcc".to_owned(), version.full.clone())]);
@@ -167,7 +216,7 @@ pub(super) fn parts(
 
     // nvcc finds its programs in the PATH that it makes for itself, and cicc where it says.
     let beside = format!("{0}/nvvm/bin:{0}/bin", real_home.display());
-    let said = |key: &str| settings.get(key).copied().unwrap_or_default();
+    let said = |key: &str| settings.get(key).map(String::as_str).unwrap_or_default();
     let search = [said("CICC_PATH"), said("PATH"), &beside].join(":");
     let mut tools = BTreeMap::new();
     for name in TOOLS {
@@ -180,20 +229,10 @@ pub(super) fn parts(
         tools.insert(name.to_owned(), path);
     }
 
-    let listed = ask(&nvcc, &["--list-gpu-code"], surroundings)?;
-    let mut capabilities: Vec<Capability> = listed
-        .stdout
-        .split_whitespace()
-        .filter(|word| word.starts_with("sm_"))
-        .filter_map(Capability::from_nvcc)
-        .collect();
-    capabilities.sort();
-    capabilities.dedup();
+    let capabilities = capabilities(&listed);
     if capabilities.is_empty() {
-        problems.push(format!(
-            "nvcc --list-gpu-code lists no capability, it printed {}",
-            first_lines(&listed.output)
-        ));
+        problems
+            .push(format!("nvcc --list-gpu-code lists no capability, it printed {}", first_lines(&listed)));
     }
 
     let mut places = settings.get("INCLUDES").map(|flags| directories(flags)).unwrap_or_default();
@@ -277,7 +316,7 @@ mod tests {
             #$ gcc -D__CUDA_ARCH__=520 -E x.cu\n";
         let settings = settings(output);
         assert_eq!(
-            settings.keys().copied().collect::<Vec<_>>(),
+            settings.keys().map(String::as_str).collect::<Vec<_>>(),
             ["INCLUDES", "LIBRARIES", "PATH", "SYSTEM_INCLUDES", "_HERE_"]
         );
         for (key, expected) in [
@@ -286,7 +325,7 @@ mod tests {
             ("LIBRARIES", vec!["/usr/lib/stubs", "/usr/lib"]),
         ] {
             assert_eq!(
-                directories(settings[key]),
+                directories(&settings[key]),
                 expected.iter().map(PathBuf::from).collect::<Vec<_>>(),
                 "{key}"
             );

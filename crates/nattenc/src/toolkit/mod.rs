@@ -11,10 +11,11 @@ mod probe;
 mod surroundings;
 pub mod version;
 
-pub use candidates::{Candidate, Outcome, Request, Supplied, candidates, locate};
-pub use digest::{Digests, Memo, Plain};
+pub use candidates::{Candidate, Outcome, Request, Supplied, locate};
+pub use digest::{Asking, Digests, Memo, Plain};
 pub use doctor::{Doctor, Space, doctor};
 pub use host::{HostCompiler, Kind};
+pub use layout::Account;
 pub use probe::{probe, probe_flags};
 pub use surroundings::Surroundings;
 
@@ -91,7 +92,8 @@ pub fn at(
     digests: &dyn Digests,
 ) -> anyhow::Result<Toolkit> {
     let host = host::find(surroundings)?;
-    let parts = layout::parts(home, surroundings, digests)?;
+    let account = digests.account(&layout::nvcc(home)?, surroundings)?;
+    let parts = layout::parts(home, &account, digests)?;
     parts.agree(origin)?;
     complete(parts, origin, host, surroundings, digests)
 }

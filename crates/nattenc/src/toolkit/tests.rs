@@ -6,6 +6,8 @@ use crate::execute::process;
 use crate::failure::{Class, block, class};
 use crate::fs;
 
+mod memo;
+
 /// A directory with fake toolkits, a fake gcc, and nothing else in PATH but the system's tools.
 struct World {
     dir: tempfile::TempDir,
@@ -603,7 +605,8 @@ fn a_real_toolkit_is_whole_and_compiles() {
     let error =
         probe_flags(&toolkit, "core", &["--bogus=1".to_owned()], scratch.path(), &around).unwrap_err();
     println!("{}\n{}", serde_json::to_string_pretty(&toolkit).unwrap(), block(&error));
-    for (what, version) in layout::parts(&toolkit.home, &around, &Plain).unwrap().versions {
+    let account = Account::of(&toolkit.nvcc, &around).unwrap();
+    for (what, version) in layout::parts(&toolkit.home, &account, &Plain).unwrap().versions {
         println!("{what} {version}");
         assert_ne!(version, "unknown", "{what}");
     }
