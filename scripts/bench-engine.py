@@ -10,8 +10,7 @@ With nattenc, in order, each a whole process in a project and a store of its own
   hopper header     another text in a CUTLASS header of Hopper's, which core does not read and Blackwell does: of core
                     nothing may run
   other release     --release of NATTEN, with the cache of the pinned one: phases that are used again. What two
-                    releases share is the same in either direction. Without the units of token_permute, whose
-                    interface is another one before 0.21.7
+                    releases share is the same in either direction
 With ninja, make and sccache (under ninja): cold, unchanged, fresh clone, capability added. They compile objects
 alone: nattenc's figures hold the link, the packing and the verification of the artifact too.
 
@@ -320,11 +319,7 @@ def release(args, table, nattenc):
         stop("build.toml: no line natten = \"…\"")
     text = (project / "build.toml").read_text().replace(pinned[0], f'natten = "{args.release}"', 1)
     (project / "build.toml").write_text(text)
-    units = ",".join(name for name in args.unit.split(",") if not name.startswith("token_permute"))
-    if args.unit and not units:
-        print(f"{'nattenc':<10} {args.release:<26} {'-':>9} {'-':>7}  no unit but those of token_permute")
-        return
-    found = nattenc.build(project, unit=units, may_fail=True)
+    found = nattenc.build(project, may_fail=True)
     if not found:
         print(f"{'nattenc':<10} {args.release:<26} {'-':>9} {'-':>7}  not built: see {args.work / 'release.log'}")
         return

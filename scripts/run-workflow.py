@@ -2,7 +2,10 @@
 """Runs every `run:` step of a workflow on this machine, job by job, each in a clone of its own of what is committed.
 
 Run it after templates/ci/ has changed. Needs PyYAML. Steps that use an action are played: checkouts are clones, artifacts
-and caches are directories below --work. Jobs of other matrices than the real ones, which may take hours:
+and caches are directories below --work, where a directory of caches/ that is there already is one of an earlier run. A
+job that fails ends its row, but for steps that always run, and the workflow. At the end a table of all steps.
+
+Jobs of other matrices than the real ones, which may take hours:
 
   scripts/run-workflow.py .github/workflows/pr.yml --work /tmp/run --link target --output \\
     builds='{"include":[{"name":"x","variant":"cu130","shard":"1/1","index":1,"count":1,"max-minutes":30,
@@ -22,7 +25,7 @@ args = ap.parse_args()
 repo = Path(__file__).resolve().parent.parent
 flow = yaml.safe_load(args.workflow.read_text())
 given = dict(text.split("=", 1) for text in args.output)
-outputs = {}
+outputs, table = {}, []
 for name in ("artifacts", "caches", "jobs"):
     (args.work / name).mkdir(parents=True, exist_ok=True)
 
@@ -69,28 +72,48 @@ def play(step, here, fill):
         sys.exit(f"{args.workflow}: {action} is not known here")
 
 
-for job, entry in flow["jobs"].items():
-    values = {f"needs.{j}.outputs.{k}": v for j, out in outputs.items() for k, v in out.items()}
-    matrix = json.loads(fill(entry["strategy"]["matrix"], values))["include"] if "strategy" in entry else [{}]
-    for number, row in enumerate(matrix):
-        here = (args.work / "jobs" / f"{job}-{number}").resolve()
-        subprocess.run(["git", "clone", "-q", str(repo), str(here)], check=True)
-        for name in args.link:
-            (here / name).symlink_to(repo / name)
-        known = values | {f"matrix.{k}": v for k, v in row.items()}
-        known |= {"github.workspace": here, "github.run_id": 1, "github.run_attempt": 1}
-        env = {k: fill(v, known) for k, v in (flow.get("env", {}) | entry.get("env", {})).items()}
-        env = {**os.environ, **env, "GITHUB_OUTPUT": str(here / ".outputs")}
-        for step in entry["steps"]:
-            print(f"{job} {row.get('name', row.get('variant', ''))}: {step.get('name', step.get('uses'))}", flush=True)
-            if "uses" in step:
-                play(step, here, lambda text: fill(text, known))
-                continue
-            start = time.monotonic()
-            done = subprocess.run(["bash", "-eo", "pipefail", "-c", fill(step["run"], known)], cwd=here, env=env)
-            print(f"    exit code {done.returncode} after {time.monotonic() - start:.0f} s", flush=True)
-            if done.returncode:
-                sys.exit(1)
-        if "outputs" in entry:
-            lines = dict(line.split("=", 1) for line in (here / ".outputs").read_text().splitlines())
-            outputs[job] = {name: given.get(name, lines[name]) for name in entry["outputs"]}
+def run(job, row, number, entry, values):
+    """Runs a job for one row of its matrix; whether all of its steps ended well."""
+    here = (args.work / "jobs" / f"{job}-{number}").resolve()
+    subprocess.run(["git", "clone", "-q", str(repo), str(here)], check=True)
+    for name in args.link:
+        (here / name).symlink_to(repo / name)
+    known = values | {f"matrix.{k}": v for k, v in row.items()}
+    known |= {"github.workspace": here, "github.run_id": 1, "github.run_attempt": 1}
+    env = {k: fill(v, known) for k, v in (flow.get("env", {}) | entry.get("env", {})).items()}
+    env = {**os.environ, **env, "CI": "true", "GITHUB_WORKSPACE": str(here), "GITHUB_OUTPUT": str(here / ".outputs")}
+    name, well = f"{job} {row.get('name', row.get('variant', ''))}".strip(), True
+    for step in entry["steps"]:
+        if not well and step.get("if") != "always()":
+            continue
+        print(f"{name}: {step.get('name', step.get('uses'))}", flush=True)
+        if "uses" in step:
+            play(step, here, lambda text: fill(text, known))
+            continue
+        start, command = time.monotonic(), fill(step["run"], known)
+        code = subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command], cwd=here, env=env).returncode
+        seconds = time.monotonic() - start
+        print(f"    exit code {code} after {seconds:.0f} s", flush=True)
+        table.append((flow["name"], name, step["name"], code, f"{seconds:.0f}"))
+        well = well and code == 0
+    if well and "outputs" in entry:
+        lines = dict(line.split("=", 1) for line in (here / ".outputs").read_text().splitlines())
+        outputs[job] = {name: given.get(name, lines[name]) for name in entry["outputs"]}
+    return well
+
+
+def run_all():
+    """Runs the jobs in the order of the file, until one fails for a row; whether none did."""
+    for job, entry in flow["jobs"].items():
+        values = {f"needs.{j}.outputs.{k}": v for j, out in outputs.items() for k, v in out.items()}
+        matrix = json.loads(fill(entry["strategy"]["matrix"], values))["include"] if "strategy" in entry else [{}]
+        if not all([run(job, row, number, entry, values) for number, row in enumerate(matrix)]):
+            return False
+    return True
+
+
+ended_well = run_all()
+print("\n| workflow | job | step | exit code | s |\n|---|---|---|---|---|")
+for line in table:
+    print("| " + " | ".join(map(str, line)) + " |")
+sys.exit(0 if ended_well else 1)

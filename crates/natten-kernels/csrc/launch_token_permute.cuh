@@ -26,6 +26,25 @@ auto token_dim(const int32_t (&numbers)[3]) {
   }
 }
 
+template <class Params, class = void>
+constexpr bool is_told_of_padding = false;
+
+template <class Params>
+constexpr bool is_told_of_padding<Params, std::void_t<decltype(Params::has_padding)>> = true;
+
+// Before 0.21.7 a kernel looks at every token whether it is padding; since then it is told whether any is.
+template <class Params, class... Members>
+Params permute_params(bool padded, const Members&... members) {
+  if constexpr (is_told_of_padding<Params>) {
+    return {members..., padded};
+  } else {
+    const Params params{members...};
+    // Compiles where there is no parameter beside these nine.
+    [[maybe_unused]] const auto& [m1, m2, m3, m4, m5, m6, m7, m8, m9] = params;
+    return params;
+  }
+}
+
 template <class Element, int rank, bool unpermute, int vector>
 int32_t launch_token_permute(const natten_token_permute_args& args, const KernelInfo& info) {
   namespace tokperm = natten::tokperm;
@@ -34,6 +53,7 @@ int32_t launch_token_permute(const natten_token_permute_args& args, const Kernel
   using Kernel = tokperm::kernel::TokenPermuteKernel<std::conditional_t<unpermute, Tiled, Spatial>,
                                                      std::conditional_t<unpermute, Spatial, Tiled>, Element, Element,
                                                      unpermute, vector>;
+  using Params = typename Kernel::Params;
 
   const auto tokens = token_dim<rank>(args.token_layout);
   const auto tile = token_dim<rank>(args.tile);
@@ -45,20 +65,24 @@ int32_t launch_token_permute(const natten_token_permute_args& args, const Kernel
     padded |= args.token_layout[i] % (args.tile[i] * args.dilation[i]) != 0;
   }
 
-  const auto spatial_shape = cute::make_tuple(args.batch, tokens, args.heads, args.dim);
+  // A token's heads are contiguous on both sides, so they are one long head to the kernel: since 0.21.7 it takes
+  // them as that, and before it took heads one by one, of which each would have to be a multiple of the vector.
+  const int heads = 1;
+  const int dim = args.heads * args.dim;
+  const auto spatial_shape = cute::make_tuple(args.batch, tokens, heads, dim);
   const auto spatial_stride = tokperm::utils::make_torch_contiguous_stride(spatial_shape);
-  const auto tiled = tokperm::make_token_permuted_layout(rest, tile, dilation, args.batch, args.heads, args.dim,
+  const auto tiled = tokperm::make_token_permuted_layout(rest, tile, dilation, args.batch, heads, dim,
                                                          args.flip_tiled_dims != 0);
 
   auto* const in = static_cast<Element*>(const_cast<void*>(args.in));
   auto* const out = static_cast<Element*>(args.out);
-  typename Kernel::Params params = [&] {
+  Params params = [&] {
     if constexpr (unpermute) {
-      return typename Kernel::Params{tiled.shape(),  spatial_shape, in,   out,      tiled.stride(),
-                                     spatial_stride, rest,          tile, dilation, padded};
+      return permute_params<Params>(padded, tiled.shape(), spatial_shape, in, out, tiled.stride(), spatial_stride,
+                                    rest, tile, dilation);
     } else {
-      return typename Kernel::Params{spatial_shape,  tiled.shape(), in,   out,      spatial_stride,
-                                     tiled.stride(), rest,          tile, dilation, padded};
+      return permute_params<Params>(padded, spatial_shape, tiled.shape(), in, out, spatial_stride, tiled.stride(),
+                                    rest, tile, dilation);
     }
   }();
   return launch(info.name, reinterpret_cast<const void*>(&cutlass::device_kernel<Kernel>),

@@ -11,6 +11,9 @@ fn failed(verb: &str, path: &Path, error: &std::io::Error) -> anyhow::Error {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             (Class::Resource, "free space on that file system, or choose another directory".to_owned())
         }
+        ErrorKind::PermissionDenied if matches!(verb, "read" | "list" | "stat" | "look at" | "resolve") => {
+            (Class::Config, format!("make {} readable", path.display()))
+        }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             (Class::Config, format!("make {} writable, or choose another directory", path.display()))
         }

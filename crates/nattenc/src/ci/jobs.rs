@@ -90,6 +90,21 @@ fn job(plan: &Plan, shards: &[usize], shard: Position, limits: &Limits, table: &
     Job { shard, minutes: minutes(&own, limits, table), largest_process: memory, units }
 }
 
+/// Minutes that something takes, upwards: where they are more than there are, they read as more.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "minutes, never negative")]
+pub fn whole(minutes: f64) -> u64 {
+    minutes.ceil() as u64
+}
+
+/// The size of something that takes `needed`; where that is more than `available`, it reads as more.
+fn more(needed: u64, available: u64) -> String {
+    let text = bytes(needed);
+    if needed > available && text == bytes(available) {
+        return format!("{text}, {} more than there is", bytes(needed - available));
+    }
+    text
+}
+
 impl TooLarge {
     /// The families of the units.
     pub fn families(&self) -> Vec<&str> {
@@ -108,8 +123,9 @@ impl TooLarge {
             bytes(limits.memory)
         );
         for (unit, _, minutes, memory) in &self.units {
+            let (minutes, memory) = (whole(*minutes), more(*memory, limits.memory));
             // Writing to a String cannot fail.
-            let _ = write!(text, "\n  {unit}: {minutes:.0} min, largest process {}", bytes(*memory));
+            let _ = write!(text, "\n  {unit}: {minutes} min, largest process {memory}");
         }
         let hint = match policy {
             Some(policy) => format!("split finer with --policy {policy}, or allow more minutes or memory"),
@@ -207,5 +223,22 @@ pub(crate) mod tests {
             assert!(failure.message.contains("\n  hopper/hopper_fna_bwd_"), "{}", failure.message);
             assert!(failure.hint.unwrap().contains("--policy fine"));
         }
+    }
+
+    #[test]
+    fn what_is_too_much_reads_as_more_than_there_is() {
+        let large = TooLarge {
+            units: vec![
+                ("core/a".to_owned(), "fna".to_owned(), 12.004, 1),
+                ("core/b".to_owned(), "fna".to_owned(), 3.2, (16 << 30) + 4096),
+                ("core/c".to_owned(), "fna".to_owned(), 3.0, 18 << 30),
+            ],
+        };
+        let text = large.failure("cu130", &limits(12, 16), None).message;
+        let expected = "3 units do not fit a job of 12 minutes on 4 cores with 17.2 GB\n  \
+                        core/a: 13 min, largest process 1 B\n  \
+                        core/b: 4 min, largest process 17.2 GB, 4.1 kB more than there is\n  \
+                        core/c: 3 min, largest process 19.3 GB";
+        assert!(text.ends_with(expected), "{text}");
     }
 }

@@ -165,7 +165,7 @@ impl Matrix {
                 "count": job.shard.count,
                 "options": self.options(&build.choice),
                 "units": job.units.len(),
-                "predicted-minutes": rounded(job.minutes),
+                "predicted-minutes": jobs::whole(job.minutes),
                 "max-minutes": self.limits.max_minutes,
                 "deadline": format!("{}m", self.limits.max_minutes - self.limits.overhead_minutes),
             })
@@ -207,10 +207,10 @@ impl Matrix {
         }
         for build in &self.builds {
             let choice = &build.choice;
-            let total: f64 = build.jobs.iter().map(|job| job.minutes).sum();
+            let total: u64 = build.jobs.iter().map(|job| jobs::whole(job.minutes)).sum();
             let _ = writeln!(
                 out,
-                "\n{} (cuda {}): {} units, jobs: {}, {total:.0} min together",
+                "\n{} (cuda {}): {} units, jobs: {}, {total} min together",
                 choice.variant.name,
                 choice.variant.release,
                 choice.plan.units.len(),
@@ -220,10 +220,11 @@ impl Matrix {
                 let _ = writeln!(out, "  {why}");
             }
             for job in &build.jobs {
-                let (units, minutes, memory) = (job.units.len(), job.minutes, bytes(job.largest_process));
+                let (units, memory) = (job.units.len(), bytes(job.largest_process));
+                let minutes = jobs::whole(job.minutes);
                 let _ = writeln!(
                     out,
-                    "  {:>7}  {units:>3} units  {minutes:>4.0} min  largest process {memory}",
+                    "  {:>7}  {units:>3} units  {minutes:>4} min  largest process {memory}",
                     job.shard.to_string()
                 );
             }
@@ -239,12 +240,6 @@ impl Matrix {
         }
         out
     }
-}
-
-/// Whole minutes, upwards.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "minutes, never negative")]
-fn rounded(minutes: f64) -> u64 {
-    minutes.ceil() as u64
 }
 
 #[cfg(test)]

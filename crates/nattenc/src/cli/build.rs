@@ -25,20 +25,21 @@ pub struct BuildArgs {
     /// The variant, one of `nattenc variants`; build.toml names the default
     #[arg(long, value_name = "NAME")]
     variant: Option<String>,
-    #[command(flatten)]
-    select: SelectArgs,
-    #[command(flatten)]
-    supply: SupplyArgs,
     /// Compile only the i-th of n shards of the units, as 2/3, into dist/VARIANT.shard-2-of-3; `nattenc merge` makes
     /// the artifact of all n. Each unit is in one shard, and all are predicted to cost about the same
     #[arg(long, value_name = "I/N")]
     shard: Option<String>,
+    #[command(flatten)]
+    select: SelectArgs,
+    #[command(flatten)]
+    supply: SupplyArgs,
     #[command(flatten)]
     run: RunArgs,
 }
 
 /// How compilers run, and where what they make goes.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Running")]
 pub(super) struct RunArgs {
     /// Compiler processes at once; the default is the CPUs that this process may use
     #[arg(short, long, value_name = "N")]

@@ -16,7 +16,8 @@ toolkit, host compiler and system headers that the shards were built with. Which
 shards: no selection is given again.
 
 Exit code 2: a shard is missing or there twice, shards are of different builds, this checkout is not what they were
-built from, or a directory is no shard. 8: a file of a shard was changed. Nothing is written then.
+built from, another version of nattenc wrote them, or a directory is no shard. 8: a file of a shard was changed.
+Nothing is written then.
 
 Examples:
   nattenc merge dist/cu130.shard-*

@@ -25,6 +25,9 @@ const RECORDS: &str = "records.json";
 /// Of [`Manifest`] and the records.
 const FORMAT_VERSION: u32 = 1;
 
+/// The keys of records are those of the nattenc that wrote them.
+const NATTENC: &str = env!("CARGO_PKG_VERSION");
+
 /// What a shard says of itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Manifest {
@@ -129,7 +132,7 @@ pub(super) fn write(
     }
     let mut manifest = Manifest {
         format_version: FORMAT_VERSION,
-        nattenc: env!("CARGO_PKG_VERSION").to_owned(),
+        nattenc: NATTENC.to_owned(),
         variant: of.variant.name.clone(),
         shard: of.position,
         selection: of.selection.clone(),
@@ -154,12 +157,17 @@ fn object(label: &str) -> String {
 
 /// Reads what the shard in `dir` says of itself.
 ///
-/// Fails, with class configuration, where there is none or one of another format, with class integrity where its
+/// Fails, with class configuration, where there is none or one of another nattenc, with class integrity where its
 /// manifest was changed.
 pub fn read(dir: &Path) -> anyhow::Result<Shard> {
     let path = dir.join(MANIFEST);
     let Some(bytes) = fs::read_if_exists(&path)? else {
-        return Err(Failure::config(format!("{}: is no shard: it has no {MANIFEST}", dir.display()))
+        let why = match (dir.is_dir(), dir.exists()) {
+            (true, _) => format!("it has no {MANIFEST}"),
+            (false, true) => "it is a file".to_owned(),
+            (false, false) => "there is no such directory".to_owned(),
+        };
+        return Err(Failure::config(format!("{}: is no shard: {why}", dir.display()))
             .hint("name directories that `nattenc build --shard i/n` wrote")
             .into());
     };
@@ -173,12 +181,12 @@ pub fn read(dir: &Path) -> anyhow::Result<Shard> {
         nattenc: String,
     }
     let version: Version = serde_json::from_slice(&bytes).map_err(|_| changed("is no shard's manifest"))?;
-    if version.format_version != FORMAT_VERSION {
+    if (version.format_version, version.nattenc.as_str()) != (FORMAT_VERSION, NATTENC) {
         return Err(Failure::config(format!(
-            "{}: has format {}, this nattenc reads {FORMAT_VERSION}; nattenc {} wrote it",
+            "{}: nattenc {} wrote it, in format {}; this is nattenc {NATTENC}, which reads format {FORMAT_VERSION}",
             path.display(),
-            version.format_version,
-            version.nattenc
+            version.nattenc,
+            version.format_version
         ))
         .hint("merge with the nattenc that built the shards")
         .into());
@@ -310,8 +318,12 @@ impl Shard {
         }
         let mut take =
             |name: &str| files.remove(name).ok_or_else(|| self.damaged(&format!("it lists no {name}")));
-        let records = serde_json::from_slice(&take(RECORDS)?)
+        let records: BTreeMap<String, Action> = serde_json::from_slice(&take(RECORDS)?)
             .map_err(|why| self.damaged(&format!("{RECORDS} cannot be read: {why}")))?;
+        // Keys are names of files in the store.
+        if let Some(key) = records.keys().find(|key| !key.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            return Err(self.damaged(&format!("{RECORDS} has {key:?}, which is no key")));
+        }
         let mut objects = Vec::new();
         for label in &self.manifest.units {
             objects.push(take(&object(label))?);
@@ -333,7 +345,7 @@ mod tests {
     fn shard(index: usize, count: usize) -> Shard {
         let mut manifest = Manifest {
             format_version: FORMAT_VERSION,
-            nattenc: "0".to_owned(),
+            nattenc: NATTENC.to_owned(),
             variant: "cu130".to_owned(),
             shard: Position { index, count },
             selection: serde_json::json!({ "preset": "starter" }),
@@ -398,16 +410,37 @@ mod tests {
         let error = read(&dir).unwrap().contents().err().unwrap();
         assert!(error.to_string().contains("fna_000.o is not there"), "{error}");
 
+        write();
+        let record = br#"{"../x": {"outputs": [], "headers": [], "cpu": 0, "wall": 0, "peak_memory": 0}}"#;
+        let outside = Contents::from([(RECORDS.to_owned(), record.to_vec())]);
+        let mut other = shard(1, 1).manifest;
+        (other.files, other.units) = (package::files(&outside), vec![]);
+        other.digest = other.own_digest().unwrap();
+        package::write(&dir, MANIFEST, &outside, &other.text().unwrap(), |_| Ok(())).unwrap();
+        let error = read(&dir).unwrap().contents().err().unwrap();
+        assert!(error.to_string().contains("\"../x\", which is no key"), "{error}");
+
         for (wrong, class_is, part) in [
             (text.replace("cu130", "cu128"), Class::Integrity, "was changed"),
-            (text.replace("\"format_version\": 1", "\"format_version\": 7"), Class::Config, "has format 7"),
+            (text.replace("\"format_version\": 1", "\"format_version\": 7"), Class::Config, "in format 7"),
+            (
+                text.replace(&format!("\"nattenc\": \"{NATTENC}\""), "\"nattenc\": \"0.0.1\""),
+                Class::Config,
+                "nattenc 0.0.1 wrote it",
+            ),
             (text[..text.len() / 2].to_owned(), Class::Integrity, "no shard's manifest"),
         ] {
             fs::write(&dir.join(MANIFEST), wrong.as_bytes()).unwrap();
             let error = read(&dir).unwrap_err();
             assert!(class(&error) == class_is && error.to_string().contains(part), "{error}");
         }
-        let error = read(root.path()).unwrap_err();
-        assert!(class(&error) == Class::Config && error.to_string().contains("is no shard"), "{error}");
+        for (path, why) in [
+            (root.path().to_path_buf(), "it has no shard.json"),
+            (dir.join(MANIFEST), "it is a file"),
+            (root.path().join("shard-*"), "there is no such directory"),
+        ] {
+            let error = read(&path).unwrap_err();
+            assert!(class(&error) == Class::Config && error.to_string().ends_with(why), "{error}");
+        }
     }
 }
