@@ -65,10 +65,10 @@ int32_t launch_token_permute(const natten_token_permute_args& args, const Kernel
     padded |= args.token_layout[i] % (args.tile[i] * args.dilation[i]) != 0;
   }
 
-  // A token's heads are contiguous on both sides, so they are one long head to the kernel: since 0.21.7 it takes
-  // them as that, and before it took heads one by one, of which each would have to be a multiple of the vector.
-  const int heads = 1;
-  const int dim = args.heads * args.dim;
+  // Before 0.21.7 a kernel takes heads one by one, and each would have to be a multiple of the vector. A token's heads
+  // are contiguous on both sides, so there they are one long head.
+  const int heads = is_told_of_padding<Params> ? args.heads : 1;
+  const int dim = is_told_of_padding<Params> ? args.dim : args.heads * args.dim;
   const auto spatial_shape = cute::make_tuple(args.batch, tokens, heads, dim);
   const auto spatial_stride = tokperm::utils::make_torch_contiguous_stride(spatial_shape);
   const auto tiled = tokperm::make_token_permuted_layout(rest, tile, dilation, args.batch, heads, dim,
