@@ -2,9 +2,9 @@
 //!
 //! The first key of a preprocessing holds the digests of its trees, so any changed file of a tree is a miss.
 //! Behind it are two more, which make it a hit again where the job reads none of the files that changed: one with
-//! the names of all files of the trees leads to the names of the headers that such a job read last, and one with
-//! the content of these leads to the action. A file that is added or gone changes the names, so a header that
-//! would now be found earlier is never passed over.
+//! the names of all files of the directories that it searches leads to the names of the headers that such a job read
+//! last, and one with the content of these leads to the action. A file that is added or gone changes the names, so a
+//! header that would now be found earlier is never passed over.
 
 use super::cache::{Action, Blob, Cache, Key};
 use crate::fs;
@@ -20,22 +20,18 @@ pub(super) const KIND: &str = "headers";
 pub(super) struct Headers {
     /// By the name that a job knows a header by, as `src/csrc/include/natten/natten.h`; `None` where it cannot be read.
     contents: BTreeMap<String, Option<String>>,
-    /// Of the sorted names of each tree's files; `None` where it cannot be listed.
-    names: BTreeMap<Tree, Option<String>>,
+    /// By directory, of the sorted names of its files; `None` where it cannot be listed.
+    names: BTreeMap<String, Option<String>>,
 }
 
 /// The trees of a run: where each is, and the digest of what it holds.
 type Trees = BTreeMap<Tree, (PathBuf, String)>;
 
 impl Headers {
-    /// Sees to it that the names of all files of a tree are known, where they can be.
-    pub(super) fn list(&mut self, tree: Tree, trees: &Trees) {
-        self.names.entry(tree).or_insert_with(|| names_in(&trees.get(&tree)?.0));
-    }
-
-    /// The digest of the names of all files of a tree that was listed.
-    pub(super) fn names(&self, tree: Tree) -> Option<String> {
-        self.names.get(&tree).cloned().flatten()
+    /// The digest of the names of all files of a directory in a tree.
+    pub(super) fn names(&mut self, directory: &str, trees: &Trees) -> Option<String> {
+        let names = || names_in(&place(directory, trees)?);
+        self.names.entry(directory.to_owned()).or_insert_with(names).clone()
     }
 
     /// The action of a job that reads the same headers with the same content, if `names` leads to one.
@@ -65,11 +61,8 @@ impl Headers {
         let mut key = Key::new(KIND);
         key.add("names", names);
         for name in std::str::from_utf8(list).ok()?.lines() {
-            let digest = self.contents.entry(name.to_owned()).or_insert_with(|| {
-                let (tree, rest) = inside(name)?;
-                fs::sha256(&trees.get(&tree)?.0.join(rest)).ok()
-            });
-            key.add(name, digest.as_deref()?);
+            let contents = || fs::sha256(&place(name, trees)?).ok();
+            key.add(name, self.contents.entry(name.to_owned()).or_insert_with(contents).as_deref()?);
         }
         Some(key.finish())
     }
@@ -83,7 +76,41 @@ fn of(list: Blob) -> Action {
 
 /// The tree that a name of a job leads into, and the path there.
 pub(super) fn inside(name: &str) -> Option<(Tree, &str)> {
-    Tree::ALL.into_iter().find_map(|tree| Some((tree, name.strip_prefix(tree.link())?.strip_prefix('/')?)))
+    Tree::ALL.into_iter().find_map(|tree| {
+        let rest = name.strip_prefix(tree.link())?;
+        Some((tree, if rest.is_empty() { rest } else { rest.strip_prefix('/')? }))
+    })
+}
+
+/// Where it is.
+fn place(name: &str, trees: &Trees) -> Option<PathBuf> {
+    let (tree, rest) = inside(name)?;
+    Some(trees.get(&tree)?.0.join(rest))
+}
+
+/// The directories in trees that a compiler searches for headers, as its arguments name them.
+pub(super) fn searched(args: &[String]) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut args = args.iter().map(String::as_str);
+    while let Some(arg) = args.next() {
+        found.extend(match arg {
+            "-I" | "-isystem" => args.next(),
+            _ => arg.strip_prefix("-I").or_else(|| arg.strip_prefix("-isystem")),
+        });
+    }
+    found.retain(|directory| inside(directory).is_some());
+    found
+}
+
+/// Whether all of these names are below one of the directories. What is found otherwise, from one header to another,
+/// is not known by the names in them.
+pub(super) fn are_below(names: &[String], directories: &[&str]) -> bool {
+    let below = |name: &str| {
+        directories
+            .iter()
+            .any(|directory| name.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/')))
+    };
+    names.iter().all(|name| below(name))
 }
 
 /// The digest of the names of all files below a directory; links are followed.
@@ -127,8 +154,7 @@ mod tests {
 
         /// A new run's key of names.
         fn names(&self, headers: &mut Headers) -> String {
-            headers.list(Tree::Sources, &self.trees());
-            headers.names(Tree::Sources).unwrap()
+            headers.names("src", &self.trees()).unwrap()
         }
 
         fn found(&self) -> Option<Action> {
@@ -183,16 +209,31 @@ mod tests {
         fs::create_dir(&place.dir.path().join("tree/read.h")).unwrap();
         assert_eq!(place.found(), None);
         let mut headers = Headers::default();
-        headers.list(Tree::Toolkit, &place.trees());
-        assert_eq!(headers.names(Tree::Toolkit), None);
+        assert_eq!(headers.names("tk/include", &place.trees()), None);
     }
 
     #[test]
     fn names_lead_into_trees() {
         assert_eq!(inside("src/csrc/a.h"), Some((Tree::Sources, "csrc/a.h")));
         assert_eq!(inside("tk/bin/../include/b.h"), Some((Tree::Toolkit, "bin/../include/b.h")));
-        for name in ["unit.cu", "srcs/a.h", "/usr/include/stdio.h", "src"] {
+        assert_eq!(inside("inc"), Some((Tree::Support, "")));
+        for name in ["unit.cu", "srcs/a.h", "/usr/include/stdio.h"] {
             assert_eq!(inside(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn directories_are_those_of_the_arguments() {
+        let args =
+            ["-E", "-I", "inc", "-Isrc/csrc/include", "-isystem", "tk/include", "-I", "/usr/include", "-Dx"];
+        let args = args.map(str::to_owned);
+        let directories = searched(&args);
+        assert_eq!(directories, ["inc", "src/csrc/include", "tk/include"]);
+        let below = |names: &[&str]| {
+            are_below(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>(), &directories)
+        };
+        assert!(below(&["inc/a.h", "src/csrc/include/natten/b.h"]));
+        assert!(!below(&["inc/a.h", "src/csrc/includes/b.h"]));
+        assert!(!below(&["src/csrc/b.h"]));
     }
 }

@@ -34,41 +34,40 @@ impl Coordinator<'_> {
     pub(super) fn remember(&mut self, id: JobId, action: &Action, read: &[String]) -> anyhow::Result<()> {
         let Setting { cache, trees, .. } = self.setting;
         cache.put_action(&self.keys[id], action)?;
+        let searched = headers::searched(&self.graph.jobs()[id].args);
         match self.key_of_names(id)? {
-            Some(names) if !read.is_empty() => self.headers.record(&names, read, action, cache, trees),
+            Some(names) if !read.is_empty() && headers::are_below(read, &searched) => {
+                self.headers.record(&names, read, action, cache, trees)
+            }
             _ => Ok(()),
         }
     }
 
     /// The key of a job whose inputs are known, with the digests of all that it may read.
     pub(super) fn key(&self, id: JobId) -> anyhow::Result<String> {
-        let digest = |tree: &Tree| {
-            let (_, digest) = self.setting.trees.get(tree)?;
-            Some(digest.clone())
+        let digest = |tree: &Tree| match self.setting.trees.get(tree) {
+            Some((_, digest)) => Ok((tree.link().to_owned(), digest.clone())),
+            None => Err(anyhow::anyhow!("no tree {tree:?}")),
         };
-        let key = self.key_with(id, "", digest)?;
-        key.ok_or_else(|| anyhow::anyhow!("{}: a tree that it reads is not there", self.name(id)))
+        self.key_with(id, &self.graph.jobs()[id].trees.iter().map(digest).collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// The key of a job that says which headers it reads, with the names of all that there are; see [`headers`].
+    /// The key of a job that says which headers it reads, with the names of all that it may find; see [`headers`].
     fn key_of_names(&mut self, id: JobId) -> anyhow::Result<Option<String>> {
         let job = &self.graph.jobs()[id];
         if job.depfile.is_none() {
             return Ok(None);
         }
-        for tree in &job.trees {
-            self.headers.list(*tree, &self.setting.trees);
+        let mut found = Vec::new();
+        for directory in headers::searched(&job.args) {
+            let Some(names) = self.headers.names(directory, &self.setting.trees) else { return Ok(None) };
+            found.push((format!("names in {directory}"), names));
         }
-        self.key_with(id, headers::KIND, |tree| self.headers.names(*tree))
+        self.key_with(id, &found).map(Some)
     }
 
-    /// The key of a job whose inputs are known, with a text for each of its trees; nothing where one has none.
-    fn key_with(
-        &self,
-        id: JobId,
-        of: &str,
-        tree_text: impl Fn(&Tree) -> Option<String>,
-    ) -> anyhow::Result<Option<String>> {
+    /// The key of a job whose inputs are known, with these parts for what else it reads.
+    fn key_with(&self, id: JobId, reads: &[(String, String)]) -> anyhow::Result<String> {
         let job = &self.graph.jobs()[id];
         let mut key = Key::new(job.kind.word());
         let tool = self.setting.tools.get(&job.tool);
@@ -76,10 +75,7 @@ impl Coordinator<'_> {
         for arg in &job.args {
             key.add("arg", arg);
         }
-        for tree in &job.trees {
-            let Some(text) = tree_text(tree) else { return Ok(None) };
-            key.add(tree.link(), &text);
-        }
+        reads.iter().for_each(|(name, text)| key.add(name, text));
         for (input, blob) in job.inputs.iter().zip(self.input_blobs(id)) {
             let digest = match (&input.source, blob) {
                 (Source::Text(text), _) => fs::sha256_of(text.as_bytes()),
@@ -93,10 +89,7 @@ impl Coordinator<'_> {
         for output in &job.outputs {
             key.add("output", output);
         }
-        if !of.is_empty() {
-            key.add("of", of);
-        }
-        Ok(Some(key.finish()))
+        Ok(key.finish())
     }
 
     fn headers_unchanged(&mut self, action: &Action) -> bool {
