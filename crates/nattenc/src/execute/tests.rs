@@ -656,7 +656,7 @@ fn small_process_is_not_said_to_take_what_nattenc_holds() {
         (400..600).contains(&run("head -c 400M /dev/zero | tail -n 1 >/dev/null")),
         "what the kernel counts"
     );
-    assert_eq!(held.iter().rev().next(), Some(&1));
+    assert_eq!(held.last(), Some(&1));
 }
 
 #[test]

@@ -95,8 +95,9 @@ fn lay_out(task: &Task, job: &Job, dir: &Path, setting: &Setting<'_>) -> anyhow:
                 fs::write_if_changed(&path, text.as_bytes())?;
             }
             (Source::Output(from, _), Some(blob)) => {
-                let there = fs::stamp_if_exists(&path)?.is_some_and(|stamp| stamp.size == blob.size);
-                if !(there && fs::sha256(&path)? == blob.sha256) && !setting.cache.get_to(blob, &path)? {
+                let same_size = fs::stamp_if_exists(&path)?.is_some_and(|stamp| stamp.size == blob.size);
+                let there = same_size && fs::sha256(&path)? == blob.sha256;
+                if !there && !setting.cache.get_to(blob, &path)? {
                     return Ok(Some(*from));
                 }
             }
