@@ -1,6 +1,7 @@
 //! The file functions of nattenc, whose errors name the path. The only user of `std::fs`.
 #![expect(clippy::disallowed_methods, reason = "the one door to the file system")]
 
+use crate::bounded::Pulse;
 use crate::failure::{Class, Failure};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -46,6 +47,15 @@ pub fn open(path: &Path) -> anyhow::Result<File> {
     File::open(path).map_err(|e| failed("open", path, &e))
 }
 
+/// An open file to read from, or `None` where there is none.
+pub fn open_if_exists(path: &Path) -> anyhow::Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(e) => Err(failed("open", path, &e)),
+    }
+}
+
 /// A new or emptied file to write to.
 pub fn create(path: &Path) -> anyhow::Result<File> {
     if let Some(parent) = path.parent() {
@@ -69,8 +79,17 @@ pub fn create_dir(path: &Path) -> anyhow::Result<()> {
 
 /// Writes `bytes` whole or not at all: a temporary file beside `path`, synced, then renamed.
 pub fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    stage(path, bytes)?.persist(path).map_err(|e| failed("write", path, &e.error))?;
-    Ok(())
+    write_with(path, |file| file.write_all(bytes).map(|()| true)).map(|_| ())
+}
+
+/// As [`write`], what `fill` writes; nothing where `fill` says that it is not to be kept. Says whether it was.
+pub fn write_with(
+    path: &Path,
+    fill: impl FnOnce(&mut File) -> std::io::Result<bool>,
+) -> anyhow::Result<bool> {
+    let Some(file) = stage(path, fill)? else { return Ok(false) };
+    file.persist(path).map_err(|e| failed("write", path, &e.error))?;
+    Ok(true)
 }
 
 /// Writes `bytes` only where the file does not hold them already; says whether it wrote.
@@ -93,7 +112,7 @@ pub fn write_together(files: &[(PathBuf, Vec<u8>)]) -> anyhow::Result<Vec<PathBu
         if old.as_ref() == Some(bytes) {
             continue;
         }
-        let file = stage(path, bytes)?;
+        let Some(file) = stage(path, |file| file.write_all(bytes).map(|()| true))? else { continue };
         if old.is_some() {
             let mode = std::fs::metadata(path).map_err(|e| failed("read", path, &e))?.permissions().mode();
             if mode & 0o222 == 0 {
@@ -113,17 +132,58 @@ pub fn write_together(files: &[(PathBuf, Vec<u8>)]) -> anyhow::Result<Vec<PathBu
     Ok(written)
 }
 
-/// A synced temporary file beside `path`.
-fn stage(path: &Path, bytes: &[u8]) -> anyhow::Result<tempfile::NamedTempFile> {
+/// A synced temporary file beside `path` of what `fill` writes; none where `fill` says so.
+fn stage(
+    path: &Path,
+    fill: impl FnOnce(&mut File) -> std::io::Result<bool>,
+) -> anyhow::Result<Option<tempfile::NamedTempFile>> {
     let parent = path.parent().unwrap_or(Path::new("."));
     create_dir(parent)?;
     let mut file = tempfile::Builder::new()
         .prefix(".tmp-")
         .tempfile_in(parent)
         .map_err(|e| failed("write in", parent, &e))?;
-    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|e| failed("write", path, &e))?;
+    if !fill(file.as_file_mut()).map_err(|e| failed("write", path, &e))? {
+        return Ok(None);
+    }
+    file.as_file().sync_all().map_err(|e| failed("write", path, &e))?;
     set_mode(file.path(), 0o644)?;
-    Ok(file)
+    Ok(Some(file))
+}
+
+/// How much of a file is held in memory at once.
+pub const CHUNK: usize = 1 << 16;
+
+/// A file without a name, on the disk of `dir`: it is gone with the last that has it open.
+pub fn nameless(dir: &Path) -> anyhow::Result<File> {
+    create_dir(dir)?;
+    tempfile::tempfile_in(dir).map_err(|e| failed("write in", dir, &e))
+}
+
+/// Appends all of `from`, from its beginning, to `to`, a chunk at a time; `pulse` beats for each.
+pub fn append(from: &File, to: &mut File, pulse: &Pulse) -> std::io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let mut buffer = vec![0; CHUNK];
+    let mut at = 0;
+    loop {
+        match from.read_at(&mut buffer, at)? {
+            0 => return Ok(()),
+            n => {
+                to.write_all(&buffer[..n])?;
+                at += n as u64;
+                pulse.beat();
+            }
+        }
+    }
+}
+
+/// The first bytes of a file, at most `count`; none where it is not there.
+pub fn beginning(path: &Path, count: u64) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(file) = open_if_exists(path)? {
+        file.take(count).read_to_end(&mut bytes).map_err(|e| failed("read", path, &e))?;
+    }
+    Ok(bytes)
 }
 
 /// Sets the permission bits.
@@ -311,6 +371,14 @@ pub fn set_modified(path: &Path, time: std::time::SystemTime) -> anyhow::Result<
     open(path)?.set_modified(time).map_err(|e| failed("set the time of", path, &e))
 }
 
+/// Makes a pipe that nobody writes to: a test's way to have what never answers who opens it.
+#[cfg(test)]
+pub fn pipe(path: &Path) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    create_dir(path.parent().unwrap()).unwrap();
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+}
+
 /// Whether there is a file; notes in its modification time that it was of use, where the last note is older
 /// than `fine`. Where that cannot be noted the file only seems older than it is.
 pub fn note_use(path: &Path, fine: std::time::Duration) -> bool {
@@ -405,6 +473,18 @@ pub fn try_lock_shared(path: &Path) -> anyhow::Result<Option<FileLock>> {
         Ok(()) => Ok(Some(FileLock(file))),
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),
         Err(std::fs::TryLockError::Error(e)) => Err(failed("lock", path, &e)),
+    }
+}
+
+/// The lock on `path`, waited for at most for `limit`, or `None`.
+pub fn lock_within(path: &Path, limit: std::time::Duration) -> anyhow::Result<Option<FileLock>> {
+    let begin = std::time::Instant::now();
+    loop {
+        let lock = try_lock(path)?;
+        if lock.is_some() || begin.elapsed() >= limit {
+            return Ok(lock);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
 

@@ -1,6 +1,7 @@
 //! nattenc builds NATTEN's CUDA kernels.
 #![forbid(unsafe_code)]
 
+pub mod bounded;
 pub mod catalog;
 pub mod ci;
 pub mod cli;

@@ -11,6 +11,7 @@ pub use record::history;
 pub use shard::{Shard, read as read_shard, together as check_shards};
 pub use share::{Proof, ProofOptions, prove_sharing};
 
+use crate::bounded::PATIENCE;
 use crate::catalog;
 use crate::config::{self, Config, Variant};
 use crate::cost;
@@ -856,7 +857,8 @@ fn watch_signals() -> anyhow::Result<Arc<AtomicUsize>> {
 /// Cuts the store of finished work down to `size` bytes. That it cannot be costs a warning.
 pub fn cut_cache(size: u64, reporter: &dyn Reporter) {
     let bounds = Bounds { size: Some(size), age: None };
-    match fetch::store_home().and_then(|home| Upkeep::new(&home).evict(bounds)) {
+    let evict = move |upkeep: &Upkeep| upkeep.evict(bounds);
+    match fetch::store_home().and_then(|home| Upkeep::within(&home, PATIENCE, evict)) {
         Ok(evicted) if evicted.is_notable() => {
             reporter.result(&evicted.text());
             if let Some(failure) = evicted.failure() {

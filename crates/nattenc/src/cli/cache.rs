@@ -1,6 +1,7 @@
 //! `nattenc cache`: what is in the store of finished work, whether it is whole, what may go.
 
 use super::amounts;
+use crate::bounded::PATIENCE;
 use crate::execute::upkeep::{Bounds, Upkeep};
 use crate::failure::Failure;
 use crate::{fetch, report};
@@ -10,9 +11,9 @@ use serde::Serialize;
 /// Options of `cache`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The cache lies in the store, NATTENC_HOME, and is shared by all checkouts. All of this may be done while
-builds run: a build that misses something runs its job again. Downloads (NATTENC_HOME/blobs, trees) are not
-part of it.
+The cache lies in the store, NATTENC_HOME, and is shared by all checkouts. All of this but clear may be done
+while builds run: a build that misses something runs its job again. Downloads (NATTENC_HOME/blobs, trees) are
+not part of it.
 
 JSON: schema_version (1), cache (the directory), and, each amount with count and bytes,
   stats: entries, blobs, without_bytes, bytes, kinds, ages, oldest_use_seconds, unreferenced, temporary, foreign, history
@@ -47,7 +48,8 @@ Examples:
   nattenc cache gc --max-size 20G
   nattenc cache gc --max-age 30d --json")]
     Gc(GcArgs),
-    /// Remove all finished work; refuses a directory that holds anything else. What jobs cost is still known
+    /// Remove all finished work; refuses while a build uses it (exit code 7), and a directory that holds anything
+    /// else. What jobs cost is still known
     #[command(after_help = "Example:\n  nattenc cache clear")]
     Clear(Output),
     /// Digest every file and read every record; what is damaged is removed, and is exit code 8. What was evicted
@@ -83,22 +85,22 @@ pub(super) fn run(args: &CacheArgs) -> anyhow::Result<()> {
         },
         _ => Bounds::default(),
     };
-    let upkeep = Upkeep::new(&fetch::store_home()?);
+    let home = fetch::store_home()?;
     match &args.what {
         What::Stats(output) => {
-            let stats = upkeep.stats()?;
+            let stats = Upkeep::within(&home, PATIENCE, Upkeep::stats)?;
             show(&stats, &stats.text(), output, None)
         }
         What::Gc(gc) => {
-            let evicted = upkeep.evict(bounds)?;
+            let evicted = Upkeep::within(&home, PATIENCE, move |upkeep| upkeep.evict(bounds))?;
             show(&evicted, &evicted.text(), &gc.output, evicted.failure())
         }
         What::Clear(output) => {
-            let cleared = upkeep.clear()?;
+            let cleared = Upkeep::within(&home, PATIENCE, Upkeep::clear)?;
             show(&cleared, &cleared.text(), output, cleared.failure())
         }
         What::Verify(output) => {
-            let verdict = upkeep.verify()?;
+            let verdict = Upkeep::within(&home, PATIENCE, Upkeep::verify)?;
             show(&verdict, &verdict.text(), output, verdict.failure())
         }
     }

@@ -13,11 +13,15 @@
 //! a warning, never a build. When a file was last of use is its modification time; [`super::upkeep`] evicts by
 //! it.
 
+use crate::bounded::{self, Pulse, Threads};
 use crate::fs;
 use serde::{Deserialize, Serialize};
-use std::io::{Read, Write};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Raised when the key or the files change meaning.
@@ -90,92 +94,204 @@ impl Key {
     }
 }
 
-/// The store on disk, and beside it a place that takes over where the store cannot be written: a full, a
-/// read-only or a broken store costs a warning, never a build.
+/// The store on disk, and beside it a place that takes over where the store cannot be used: a full, a read-only, a
+/// broken store and one that gives no answer costs a warning, never a build.
 pub struct Cache {
     /// In order of preference, for writing; all are read.
     roots: [PathBuf; 2],
+    /// Where files without a name lie on their way to and from the store.
+    passage: PathBuf,
+    /// Does everything that touches the store: it may be on a mount whose server is gone.
+    threads: Threads,
+    /// Whether the store gave no answer: it is left alone from then on.
+    dead: AtomicBool,
     /// Tells eviction that a build is going on; `None` where the store cannot be written, or is being evicted
     /// from: neither keeps a build waiting.
     _in_use: Option<fs::FileLock>,
-    /// Why the store could not be written, and whether that was told.
-    trouble: Mutex<(Option<String>, bool)>,
+    trouble: Mutex<Trouble>,
 }
+
+/// What is wrong with the store.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// Whether it could not be written.
+    unwritable: bool,
+    /// What was not told yet.
+    untold: VecDeque<String>,
+}
+
+/// Writes what a file of the cache is to hold.
+type Fill = dyn Fn(&mut File, &Pulse) -> std::io::Result<()> + Send + Sync;
 
 impl Cache {
     /// The store below `home`, else the one below `instead`; made when the first thing is put into them.
     pub fn new(home: &Path, instead: &Path) -> Self {
-        let roots = [home, instead].map(|dir| dir.join(DIR));
-        let in_use = fs::try_lock_shared(&roots[0].join(LOCK)).ok().flatten();
-        Cache { roots, _in_use: in_use, trouble: Mutex::new((None, false)) }
+        Self::patient(home, instead, bounded::PATIENCE)
     }
 
-    /// Why the store could not be written the first time that this happened; told once.
+    /// As [`Cache::new`], of a store that may give no sign of life for as long as `patience`.
+    pub fn patient(home: &Path, instead: &Path, patience: Duration) -> Self {
+        let roots = [home, instead].map(|dir| dir.join(DIR));
+        let mut cache = Cache {
+            roots,
+            passage: instead.to_path_buf(),
+            threads: Threads::new(patience),
+            dead: AtomicBool::new(false),
+            _in_use: None,
+            trouble: Mutex::default(),
+        };
+        let lock = cache.in_store(|root, _| fs::try_lock_shared(&root.join(LOCK)).ok().flatten());
+        cache._in_use = lock.flatten();
+        cache
+    }
+
+    /// What is wrong with the store, each thing told once.
     pub fn trouble(&self) -> Option<String> {
-        let mut trouble = self.trouble.lock().ok()?;
-        if trouble.1 || trouble.0.is_none() {
+        self.trouble.lock().ok()?.untold.pop_front()
+    }
+
+    /// What `work` on the store comes to; nothing where the store gives no answer, now or before. That is waited
+    /// for once, by each of those who wait already.
+    fn in_store<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Path, &Pulse) -> T + Send + 'static,
+    ) -> Option<T> {
+        if self.dead.load(Ordering::SeqCst) {
             return None;
         }
-        trouble.1 = true;
-        trouble.0.clone()
+        let root = self.roots[0].clone();
+        let done = self.threads.within(move |pulse| work(&root, pulse));
+        if done.is_none() && !self.dead.swap(true, Ordering::SeqCst) {
+            let [store, instead] = [&self.roots[0], &self.roots[1]].map(|root| root.display());
+            let seconds = self.threads.patience().as_secs_f64();
+            self.tell(format!(
+                "the store gives no answer within {seconds} s, {instead} is used instead: check that the mount of \
+                 {store} is alive, or name another store with NATTENC_HOME"
+            ));
+        }
+        done
+    }
+
+    fn tell(&self, what: String) {
+        if let Ok(mut trouble) = self.trouble.lock() {
+            trouble.untold.push_back(what);
+        }
     }
 
     /// Notes that the bytes were of use, though nobody reads them now.
     pub fn keep(&self, blobs: &[Blob]) {
-        for blob in blobs {
-            let _ = self.roots.iter().any(|root| fs::note_use(&place(root, "cas", &blob.sha256), USE));
+        let digests: Vec<String> = blobs.iter().map(|blob| blob.sha256.clone()).collect();
+        let note = |root: &Path, digest: &String| fs::note_use(&place(root, "cas", digest), USE);
+        let own = digests.clone();
+        let noted = self.in_store(move |root, _| own.iter().map(|d| note(root, d)).collect::<Vec<_>>());
+        for (at, digest) in digests.iter().enumerate() {
+            if !noted.as_ref().is_some_and(|noted| noted[at]) {
+                note(&self.roots[1], digest);
+            }
         }
     }
 
     /// Writes to the first root that can be written.
-    fn write(&self, kind: &str, digest: &str, bytes: &[u8]) -> anyhow::Result<()> {
-        let [store, instead] = &self.roots;
-        let Err(error) = fs::write(&place(store, kind, digest), bytes) else { return Ok(()) };
-        if let Ok(mut trouble) = self.trouble.lock() {
-            trouble.0.get_or_insert_with(|| {
-                format!("the store cannot be written, {} is used instead: {error}", instead.display())
-            });
+    fn write(&self, kind: &'static str, digest: &str, fill: Arc<Fill>) -> anyhow::Result<()> {
+        let digest = digest.to_owned();
+        let write = move |root: &Path, pulse: &Pulse| {
+            fs::write_with(&place(root, kind, &digest), |file| fill(file, pulse).map(|()| true)).map(|_| ())
+        };
+        match self.in_store(write.clone()) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(error)) => {
+                let mut trouble = self.trouble.lock().map_err(|_| anyhow::anyhow!("a worker panicked"))?;
+                if !std::mem::replace(&mut trouble.unwritable, true) {
+                    let instead = self.roots[1].display();
+                    let what = format!("the store cannot be written, {instead} is used instead: {error}");
+                    trouble.untold.push_back(what);
+                }
+            }
+            None => {}
         }
-        fs::write(&place(instead, kind, digest), bytes)
+        write(&self.roots[1], &Pulse::default())
     }
 
     /// The finished action of this key, if its record can be read. The bytes of its outputs may be gone.
     pub fn action(&self, key: &str) -> Option<Action> {
-        self.roots.iter().find_map(|root| {
+        let read = |root: &Path, key: &str| {
             let path = place(root, "ac", key);
             let action: Action = serde_json::from_slice(&fs::read_if_exists(&path).ok()??).ok()?;
             fs::note_use(&path, USE);
             Some(action)
-        })
+        };
+        let own = key.to_owned();
+        self.in_store(move |root, _| read(root, &own)).flatten().or_else(|| read(&self.roots[1], key))
     }
 
     /// Records a finished action.
     pub fn put_action(&self, key: &str, action: &Action) -> anyhow::Result<()> {
-        self.write("ac", key, &serde_json::to_vec(action)?)
+        let bytes = serde_json::to_vec(action)?;
+        self.write("ac", key, Arc::new(move |file, _| file.write_all(&bytes)))
+    }
+
+    /// Stores bytes.
+    pub fn put(&self, bytes: &[u8]) -> anyhow::Result<Blob> {
+        self.put_all(&mut { bytes })
     }
 
     /// Stores a file's bytes.
-    pub fn put(&self, bytes: &[u8]) -> anyhow::Result<Blob> {
-        let blob = Blob { sha256: fs::sha256_of(bytes), size: bytes.len() as u64 };
+    pub fn put_file(&self, path: &Path) -> anyhow::Result<Blob> {
+        self.put_all(&mut fs::open(path)?)
+    }
+
+    fn put_all(&self, from: &mut dyn Read) -> anyhow::Result<Blob> {
+        let (blob, packed) = pack(from, fs::nameless(&self.passage)?)?;
         // Written even where it is there: what is there may be damaged, and only jobs that ran come here.
-        let mut encoder = zstd::Encoder::new(Vec::new(), 1)?;
-        encoder.write_all(bytes)?;
-        self.write("cas", &blob.sha256, &encoder.finish()?)?;
+        let fill = move |file: &mut File, pulse: &Pulse| fs::append(&packed, file, pulse);
+        self.write("cas", &blob.sha256, Arc::new(fill))?;
         Ok(blob)
     }
 
     /// The bytes of a blob; `None` where it is gone or no longer what it was, which also removes it.
     pub fn get(&self, blob: &Blob) -> Option<Vec<u8>> {
-        self.roots.iter().find_map(|root| {
-            let path = place(root, "cas", &blob.sha256);
-            let found = unpack(&fs::read_if_exists(&path).ok()??, &blob.sha256);
-            if found.is_some() {
-                fs::note_use(&path, USE);
-            } else {
-                let _ = fs::remove_file(&path);
+        let mut bytes = Vec::new();
+        let take = |packed: File| {
+            bytes.clear();
+            Ok(unpack(packed, &blob.sha256, &mut bytes)?)
+        };
+        self.read(blob, take).ok()?.then_some(bytes)
+    }
+
+    /// Writes the bytes of a blob to `path`, whole or not at all; `false` where it is gone or no longer what it
+    /// was, which also removes it.
+    pub fn get_to(&self, blob: &Blob, path: &Path) -> anyhow::Result<bool> {
+        self.read(blob, |packed| fs::write_with(path, |file| unpack(packed, &blob.sha256, file)))
+    }
+
+    /// Lets `take` have the packed bytes of a blob from each root in turn until it says that they are right; where
+    /// it says that they are not, they are removed.
+    fn read(&self, blob: &Blob, mut take: impl FnMut(File) -> anyhow::Result<bool>) -> anyhow::Result<bool> {
+        let digest = blob.sha256.clone();
+        let mut passage = fs::nameless(&self.passage)?;
+        let copied = self.in_store(move |root, pulse| {
+            let path = place(root, "cas", &digest);
+            let from = fs::open_if_exists(&path).ok()??;
+            fs::append(&from, &mut passage, pulse).and_then(|()| passage.rewind()).ok()?;
+            fs::note_use(&path, USE);
+            Some(passage)
+        });
+        if let Some(packed) = copied.flatten() {
+            if take(packed)? {
+                return Ok(true);
             }
-            found
-        })
+            let digest = blob.sha256.clone();
+            self.in_store(move |root, _| fs::remove_file(&place(root, "cas", &digest)).ok());
+        }
+        let path = place(&self.roots[1], "cas", &blob.sha256);
+        let Some(packed) = fs::open_if_exists(&path).ok().flatten() else { return Ok(false) };
+        let right = take(packed)?;
+        if right {
+            fs::note_use(&path, USE);
+        } else {
+            let _ = fs::remove_file(&path);
+        }
+        Ok(right)
     }
 }
 
@@ -184,11 +300,43 @@ pub(super) fn place(root: &Path, kind: &str, digest: &str) -> PathBuf {
     root.join(kind).join(digest.get(..2).unwrap_or(digest)).join(digest)
 }
 
-/// The bytes of a file of `cas/`, if they are those of this digest.
-pub(super) fn unpack(packed: &[u8], sha256: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    zstd::Decoder::new(packed).and_then(|mut decoder| decoder.read_to_end(&mut bytes)).ok()?;
-    (fs::sha256_of(&bytes) == sha256).then_some(bytes)
+/// Packs all of `from` into `to`, in one pass.
+fn pack(from: &mut dyn Read, to: File) -> anyhow::Result<(Blob, File)> {
+    use sha2::Digest;
+    let mut encoder = zstd::Encoder::new(to, 1)?;
+    let mut hasher = sha2::Sha256::new();
+    let mut buffer = vec![0; fs::CHUNK];
+    let mut size = 0;
+    loop {
+        match from.read(&mut buffer)? {
+            0 => break,
+            n => {
+                hasher.update(&buffer[..n]);
+                encoder.write_all(&buffer[..n])?;
+                size += n as u64;
+            }
+        }
+    }
+    Ok((Blob { sha256: fs::hex(&hasher.finalize()), size }, encoder.finish()?))
+}
+
+/// Unpacks a file of `cas/` into `to`, and says whether its bytes are those of this digest. Fails only where `to`
+/// cannot be written.
+pub(super) fn unpack(packed: impl Read, sha256: &str, to: &mut dyn Write) -> std::io::Result<bool> {
+    use sha2::Digest;
+    let Ok(mut decoder) = zstd::Decoder::new(packed) else { return Ok(false) };
+    let mut hasher = sha2::Sha256::new();
+    let mut buffer = vec![0; fs::CHUNK];
+    loop {
+        match decoder.read(&mut buffer) {
+            Ok(0) => return Ok(fs::hex(&hasher.finalize()) == sha256),
+            Ok(n) => {
+                hasher.update(&buffer[..n]);
+                to.write_all(&buffer[..n])?;
+            }
+            Err(_) => return Ok(false),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -217,6 +365,70 @@ mod tests {
         assert!(cache.trouble().unwrap().contains("instead"));
         cache.put(b"another").unwrap();
         assert_eq!(cache.trouble(), None);
+    }
+
+    #[test]
+    fn store_that_gives_no_answer_is_left_alone_from_then_on_and_that_is_told_once() {
+        let never = |home: &Path, path: PathBuf| {
+            let _ = fs::remove_file(&path);
+            fs::pipe(&path);
+            Cache::patient(home, &home.join("build"), Duration::from_millis(200))
+        };
+        let told = |cache: &Cache| {
+            let told = cache.trouble().unwrap();
+            assert!(told.starts_with("the store gives no answer within 0.2 s, "), "{told}");
+            assert_eq!(cache.trouble(), None);
+        };
+        let prepared = || {
+            let home = tempfile::tempdir().unwrap();
+            let cache = Cache::new(home.path(), &home.path().join("build"));
+            let blob = cache.put(b"cubin").unwrap();
+            cache.put_action(&blob.sha256, &action(&blob)).unwrap();
+            (home, blob)
+        };
+
+        let (home, blob) = prepared();
+        let root = home.path().join("cache");
+        let cache = never(home.path(), place(&root, "ac", &blob.sha256));
+        assert_eq!(cache.action(&blob.sha256), None);
+        told(&cache);
+        assert_eq!(cache.get(&blob), None, "what is there is not asked for any more");
+        assert_eq!(cache.put(b"cubin").unwrap(), blob);
+        cache.put_action(&blob.sha256, &action(&blob)).unwrap();
+        assert_eq!(cache.get(&blob).as_deref(), Some(&b"cubin"[..]));
+        assert_eq!(cache.action(&blob.sha256), Some(action(&blob)));
+        assert_eq!(cache.trouble(), None);
+
+        let (home, blob) = prepared();
+        let root = home.path().join("cache");
+        let cache = never(home.path(), place(&root, "cas", &blob.sha256));
+        let to = home.path().join("to");
+        assert!(!cache.get_to(&blob, &to).unwrap() && !to.exists());
+        told(&cache);
+
+        let (home, blob) = prepared();
+        let cache = never(home.path(), home.path().join("cache").join(LOCK));
+        told(&cache);
+        assert_eq!(cache.action(&blob.sha256), None);
+    }
+
+    #[test]
+    fn files_go_in_and_come_out_by_their_bytes_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let cache = Cache::new(home.path(), &home.path().join("instead"));
+        let [from, to] = ["from", "to"].map(|name| home.path().join(name));
+        // More than one chunk, and no whole number of them.
+        let bytes: Vec<u8> = (0..3 * fs::CHUNK + 7).map(|i| (i * i / 7) as u8).collect();
+        fs::write(&from, &bytes).unwrap();
+        let blob = cache.put_file(&from).unwrap();
+        assert_eq!(blob, Blob { sha256: fs::sha256_of(&bytes), size: bytes.len() as u64 });
+        assert!(cache.get_to(&blob, &to).unwrap());
+        assert_eq!(fs::read(&to).unwrap(), bytes);
+        let packed = fs::read(&at(&cache, &blob)).unwrap();
+        fs::write(&at(&cache, &blob), &packed[..packed.len() / 2]).unwrap();
+        fs::write(&to, b"as it was").unwrap();
+        assert!(!cache.get_to(&blob, &to).unwrap() && !at(&cache, &blob).exists());
+        assert_eq!(fs::read(&to).unwrap(), b"as it was");
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod work;
 
 pub use work::first_diagnostic;
 
+use crate::bounded;
 use crate::cost::memory::{self, Expected, Profile};
 use crate::failure::{Class, Failure};
 use crate::graph::{Cost, Graph, Job, JobId, Kind, Source, Tree};
@@ -318,6 +319,7 @@ impl Coordinator<'_> {
         if let Some(first) = barred.first() {
             return Err(self.barred(*first, barred.len()).into());
         }
+        self.warn_of_store();
         self.setting.reporter.planned(self.states.iter().filter(|s| **s != State::Done).count());
         if self.estimated.is_none() {
             self.announce_heaviest(limits);
@@ -366,6 +368,7 @@ impl Coordinator<'_> {
         let mut sampled = Instant::now();
         let mut interrupted = None;
         let mut held_back = false;
+        let mut looked = Some(Instant::now());
         loop {
             let stop =
                 interrupted.is_some() || (limits.on_failure == OnFailure::Stop && !self.failures.is_empty());
@@ -398,7 +401,10 @@ impl Coordinator<'_> {
                     highest = highest.max(peak);
                     self.ended(id, ended, &live, interrupted.is_some())?;
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => self.setting.reporter.tick(),
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    self.setting.reporter.tick();
+                    looked = looked.and_then(|last| self.look_at_store(last));
+                }
                 Err(mpsc::RecvTimeoutError::Disconnected) => anyhow::bail!("all workers are gone"),
             }
             let signal = self.setting.signal.load(Ordering::SeqCst);
@@ -527,11 +533,28 @@ impl Coordinator<'_> {
             .collect()
     }
 
-    /// Says once that the store cannot be written.
+    /// Says what is wrong with the store, once.
     fn warn_of_store(&self) {
-        if let Some(trouble) = self.setting.cache.trouble() {
+        while let Some(trouble) = self.setting.cache.trouble() {
             self.setting.reporter.warning(&trouble);
         }
+    }
+
+    /// Once a minute: compilers read toolkit and sources from the store, and hang without a word where it is gone.
+    /// Returns when it was looked at last; nothing once it gave no answer.
+    fn look_at_store(&self, last: Instant) -> Option<Instant> {
+        if last.elapsed() < Duration::from_secs(60) {
+            return Some(last);
+        }
+        let home = self.setting.home.clone();
+        let answers = bounded::within(bounded::PATIENCE, move |_| home.exists()).is_some();
+        if !answers {
+            self.setting.reporter.warning(&format!(
+                "{}: the store gives no answer: what compiles waits until it does, or for --unit-timeout",
+                self.setting.home.display()
+            ));
+        }
+        answers.then(Instant::now)
     }
 
     fn ended(&mut self, id: JobId, ended: Ended, live: &Live, interrupted: bool) -> anyhow::Result<()> {
@@ -560,6 +583,7 @@ impl Coordinator<'_> {
                 let memory = live.seen().map_or(0, |seen| seen.highest).max(action.peak_memory);
                 let profile = Profile::of(&live.samples, action.cpu, memory);
                 self.history.record(job, Cost { cpu: action.cpu, memory }, profile, bytes);
+                self.history.save_now_and_then();
                 self.done(id, &action, How::Ran)
             }
             Ended::Lost(producer) => {

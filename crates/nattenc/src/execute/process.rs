@@ -1,6 +1,7 @@
 //! Starts processes; the only caller of `std::process`. Each child leads a process group of its own,
 //! has no standard input, and is ended with its whole group on interruption.
 
+use super::sampling;
 use crate::failure::Failure;
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -62,7 +63,9 @@ pub struct Finished {
     pub wall: Duration,
     /// CPU time, user and system, of the child and those it waited for.
     pub cpu: Duration,
-    /// Largest resident set, bytes.
+    /// Largest resident set of any one of its processes, bytes. On Linux a child begins with what nattenc itself held
+    /// when it started it, in the kernel's count: where the kernel says no more than that, this is the highest that was
+    /// seen while it ran, which misses what it took in its last moments.
     pub peak_memory: u64,
 }
 
@@ -102,10 +105,28 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Waits for the end of a child that is observed elsewhere; after `limit` it is made to end. Also says whether it was
 /// late. Nothing where it does not end even then: it hangs in the kernel, on a mount whose server is gone, or has
 /// started others that hold its output.
-fn end_of<T>(ended: &mpsc::Receiver<T>, group: i32, limit: Option<Duration>) -> (Option<T>, bool) {
-    let Some(limit) = limit else { return (ended.recv().ok(), false) };
-    if let Ok(end) = ended.recv_timeout(limit) {
-        return (Some(end), false);
+fn end_of<T>(
+    ended: &mpsc::Receiver<T>,
+    group: i32,
+    limit: Option<Duration>,
+    peak: &mut Peak,
+) -> (Option<T>, bool) {
+    let begin = Instant::now();
+    loop {
+        let left = limit.map(|limit| limit.saturating_sub(begin.elapsed()));
+        let look = peak.next_look(begin.elapsed());
+        let end = match [left, look].into_iter().flatten().min() {
+            None => return (ended.recv().ok(), false),
+            Some(wait) => ended.recv_timeout(wait),
+        };
+        match end {
+            Ok(end) => return (Some(end), false),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return (None, false),
+            Err(mpsc::RecvTimeoutError::Timeout) if left.is_some_and(|left| left <= look.unwrap_or(left)) => {
+                break;
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => peak.look(group),
+        }
     }
     for signal in [Signal::TERM, Signal::KILL] {
         signal_group(group, signal);
@@ -114,6 +135,46 @@ fn end_of<T>(ended: &mpsc::Receiver<T>, group: i32, limit: Option<Duration>) -> 
         }
     }
     (None, true)
+}
+
+/// What is known of the memory that a child and those that it starts hold at most.
+#[derive(Debug, Default)]
+struct Peak {
+    /// What nattenc itself had held at most when the child was started: the kernel's count of the child is no less.
+    inherited: u64,
+    /// The highest that was seen of any of them.
+    seen: u64,
+}
+
+impl Peak {
+    /// Of a child that was started a moment ago.
+    fn of(child: i32) -> Self {
+        let own = i32::try_from(std::process::id()).ok().and_then(sampling::high_water);
+        let mut peak = Peak { inherited: own.unwrap_or_default(), seen: 0 };
+        peak.look(child);
+        peak
+    }
+
+    /// Whether a count of the kernel's is more than what nattenc held; its counters lag a little.
+    fn is_own(&self, memory: u64) -> bool {
+        memory > self.inherited + self.inherited / 8
+    }
+
+    fn look(&mut self, child: i32) {
+        self.seen = self.seen.max(sampling::high_water_of_tree(child));
+    }
+
+    /// In what time to look again; never where the kernel's count will do. A process that ends soon is looked at
+    /// more often.
+    fn next_look(&self, age: Duration) -> Option<Duration> {
+        let soon = (age / 8).clamp(Duration::from_millis(1), Duration::from_millis(250));
+        (!self.is_own(self.seen)).then_some(soon)
+    }
+
+    /// The most that any of them held, by the kernel's count at the end.
+    fn value(&self, counted: u64) -> u64 {
+        if self.is_own(counted) { counted } else { self.seen.min(counted) }
+    }
 }
 
 /// Starts a child. A program that was written a moment ago is busy for as long as a child that was forked
@@ -159,6 +220,7 @@ pub fn run(
             .hint(format!("check that {program} exists and is executable"))
     })?;
     let group = i32::try_from(child.id())?;
+    let mut peak = Peak::of(group);
     if let Some(started) = started {
         started(group);
     }
@@ -172,7 +234,7 @@ pub fn run(
         // Where nobody waits for it any more there is nobody to tell.
         let _ = tell.send((wait4::Wait4::wait4(&mut child), out, err));
     });
-    let (end, late) = end_of(&ended, group, limit);
+    let (end, late) = end_of(&ended, group, limit, &mut peak);
     let wall = begin.elapsed();
     let Some((used, out, err)) = end else {
         let output = format!("process group {group} does not end, though it was killed; it is left behind\n");
@@ -186,7 +248,7 @@ pub fn run(
             stdout,
             wall,
             cpu: none,
-            peak_memory: 0,
+            peak_memory: peak.seen,
         });
     };
     let used = used?;
@@ -201,7 +263,7 @@ pub fn run(
         stdout,
         wall,
         cpu: used.rusage.utime + used.rusage.stime,
-        peak_memory: used.rusage.maxrss,
+        peak_memory: peak.value(used.rusage.maxrss),
     })
 }
 

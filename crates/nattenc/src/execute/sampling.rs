@@ -40,19 +40,39 @@ impl Live {
 /// this system has no /proc.
 pub(super) fn of_tree(pid: i32) -> Option<Sample> {
     let mut sample = of_process(pid)?;
-    let children = Path::new("/proc").join(format!("{pid}/task/{pid}/children"));
-    let text = fs::read_if_exists(&children).ok().flatten().unwrap_or_default();
-    for child in String::from_utf8_lossy(&text).split_whitespace().filter_map(|word| word.parse().ok()) {
-        if let Some(more) = of_tree(child) {
-            sample = Sample { cpu: sample.cpu + more.cpu, memory: sample.memory + more.memory };
-        }
+    for more in children(pid).into_iter().filter_map(of_tree) {
+        sample = Sample { cpu: sample.cpu + more.cpu, memory: sample.memory + more.memory };
     }
     Some(sample)
 }
 
+/// The largest that the resident set of a process, or of one of those that it started, was so far, bytes; 0 where that
+/// is not known.
+pub(super) fn high_water_of_tree(pid: i32) -> u64 {
+    let below = children(pid).into_iter().map(high_water_of_tree).max();
+    high_water(pid).max(below).unwrap_or_default()
+}
+
+/// The largest that the resident set of a process was so far, bytes; `None` where it is gone, or this system has no
+/// /proc. Unlike what wait(2) tells this begins anew with each program.
+pub(super) fn high_water(pid: i32) -> Option<u64> {
+    let status = read(pid, "status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let text = read(pid, &format!("task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
 fn of_process(pid: i32) -> Option<Sample> {
-    let stat = fs::read_if_exists(&Path::new("/proc").join(format!("{pid}/stat"))).ok()??;
-    parse(&String::from_utf8_lossy(&stat))
+    parse(&read(pid, "stat")?)
+}
+
+fn read(pid: i32, file: &str) -> Option<String> {
+    let bytes = fs::read_if_exists(&Path::new("/proc").join(format!("{pid}/{file}"))).ok()??;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The text of /proc/PID/stat. The name of the program, in parentheses, may hold anything.

@@ -56,6 +56,7 @@ struct Bench {
     memory: u64,
     unit_timeout: Option<Duration>,
     deadline: Option<Instant>,
+    patience: Duration,
 }
 
 impl Bench {
@@ -67,6 +68,7 @@ impl Bench {
             memory: 1 << 40,
             unit_timeout: None,
             deadline: None,
+            patience: crate::bounded::PATIENCE,
         }
     }
 
@@ -77,7 +79,7 @@ impl Bench {
         jobs: usize,
         on_failure: OnFailure,
     ) -> anyhow::Result<Built> {
-        let cache = Cache::new(self.home.path(), &self.home.path().join(place));
+        let cache = Cache::patient(self.home.path(), &self.home.path().join(place), self.patience);
         let wanted = &[graph.jobs().len() - 1];
         let setting = Setting {
             home: self.home.path().to_path_buf(),
@@ -289,6 +291,24 @@ fn damage_to_every_file_of_the_cache_costs_jobs_and_never_a_byte() {
             assert_eq!(built.wanted, [[b"WORDWORD", end.as_bytes()].concat()], "{name}");
         }
     }
+}
+
+#[test]
+fn cache_that_gives_no_answer_costs_its_hits_and_one_warning() {
+    let mut bench = Bench::new();
+    let first = bench.run(&chain("word")).unwrap();
+    let files = walkdir::WalkDir::new(bench.home.path().join("cache")).into_iter().filter_map(Result::ok);
+    for file in files.filter(|entry| entry.file_type().is_file()) {
+        crate::fs::remove_file(file.path()).unwrap();
+        crate::fs::pipe(file.path());
+    }
+    bench.patience = Duration::from_millis(200);
+    let again = bench.run(&chain("word")).unwrap();
+    assert_eq!((ran(&again), &again.outputs), (vec!["upper", "twice"], &first.outputs));
+    let warnings = bench.reporter.warnings.lock().unwrap().clone();
+    assert!(warnings.len() == 1 && warnings[0].contains("the store gives no answer"), "{warnings:?}");
+    // What stands in for it has everything the next time.
+    assert_eq!(ran(&bench.run(&chain("word")).unwrap()), [""; 0]);
 }
 
 #[test]
@@ -617,6 +637,26 @@ fn hung_process_is_ended_with_its_group_and_named_and_not_tried_again() {
     assert_eq!((tries.as_str(), bench.home.path().join("a/scratch/unit/good").exists()), ("again\n", true));
     // Neither its outputs nor its time are remembered.
     assert!(bench.run_in("a", &graph, 1, OnFailure::Stop).is_err());
+}
+
+#[test]
+fn small_process_is_not_said_to_take_what_nattenc_holds() {
+    let held = vec![1u8; 300 << 20];
+    let run = |script: &str| {
+        let env = BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]);
+        let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+        let command = process::CommandLine { argv, env, cwd: PathBuf::from("/") };
+        process::run(&command, None, None).unwrap().peak_memory >> 20
+    };
+    assert!(run("true") < 50);
+    assert!((1..50).contains(&run("sleep 0.1")), "what is seen");
+    // `tail` holds a line until it has all of it.
+    assert!((100..290).contains(&run("(head -c 100M /dev/zero; sleep 0.5) | tail -n 1 >/dev/null")));
+    assert!(
+        (400..600).contains(&run("head -c 400M /dev/zero | tail -n 1 >/dev/null")),
+        "what the kernel counts"
+    );
+    assert_eq!(held.last(), Some(&1));
 }
 
 #[test]

@@ -95,13 +95,10 @@ fn lay_out(task: &Task, job: &Job, dir: &Path, setting: &Setting<'_>) -> anyhow:
                 fs::write_if_changed(&path, text.as_bytes())?;
             }
             (Source::Output(from, _), Some(blob)) => {
-                let there = fs::read_if_exists(&path)?;
-                if there.is_some_and(|b| b.len() as u64 == blob.size && fs::sha256_of(&b) == blob.sha256) {
-                    continue;
-                }
-                match setting.cache.get(blob) {
-                    Some(bytes) => fs::write(&path, &bytes)?,
-                    None => return Ok(Some(*from)),
+                let same_size = fs::stamp_if_exists(&path)?.is_some_and(|stamp| stamp.size == blob.size);
+                let there = same_size && fs::sha256(&path)? == blob.sha256;
+                if !there && !setting.cache.get_to(blob, &path)? {
+                    return Ok(Some(*from));
                 }
             }
             (Source::Output(..), None) => anyhow::bail!("{}: input {} has no bytes", job.label, input.name),
@@ -176,7 +173,8 @@ fn collect(
     }
     let mut outputs = Vec::with_capacity(job.outputs.len());
     for name in &job.outputs {
-        let bytes = fs::read_if_exists(&dir.join(name))?.unwrap_or_default();
+        let path = dir.join(name);
+        let bytes = fs::beginning(&path, MAGIC)?;
         if !is_output(name, &bytes) {
             let what = if bytes.is_empty() { "wrote nothing to" } else { "wrote no valid" };
             return Err(Failure::new(
@@ -191,7 +189,7 @@ fn collect(
             )
             .into());
         }
-        outputs.push(setting.cache.put(&bytes)?);
+        outputs.push(setting.cache.put_file(&path)?);
     }
     reproducer::remove(job, setting)?;
     let (headers, read) = headers(job, dir, setting)?;
@@ -224,7 +222,10 @@ fn headers(job: &Job, dir: &Path, setting: &Setting<'_>) -> anyhow::Result<Read>
     Ok((outside.collect::<anyhow::Result<_>>()?, inside))
 }
 
-/// Whether the bytes can be what a file of this name holds.
+/// How many bytes of an output say what it is.
+const MAGIC: u64 = 8;
+
+/// Whether a file of this name can begin with these bytes.
 fn is_output(name: &str, bytes: &[u8]) -> bool {
     let elf = bytes.starts_with(b"\x7fELF");
     match Path::new(name).extension().and_then(|e| e.to_str()) {

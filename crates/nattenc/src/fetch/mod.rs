@@ -23,12 +23,13 @@ pub use describe::index_and_certificates;
 pub use pip::locate as python;
 
 use crate::failure::{Failure, class};
-use crate::{env, fs};
+use crate::{bounded, env, fs};
 use session::{IndexSource, Session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use unpack::{Entries, Entry};
 
 /// How to fetch.
@@ -132,11 +133,14 @@ impl Progress for Silent {
 }
 
 /// The store's directory: NATTENC_HOME, else nattenc in XDG_CACHE_HOME, else in ~/.cache. Made if need be.
+///
+/// Fails, with class resource, where it gives no answer, as on a mount whose server is gone: toolkit and sources lie
+/// there, so nothing can go on without it.
 pub fn store_home() -> anyhow::Result<PathBuf> {
-    home_of(&env::os)
+    home_of(&env::os, bounded::PATIENCE)
 }
 
-fn home_of(variable: &dyn Fn(&str) -> Option<OsString>) -> anyhow::Result<PathBuf> {
+fn home_of(variable: &dyn Fn(&str) -> Option<OsString>, patience: Duration) -> anyhow::Result<PathBuf> {
     for (name, below) in [("NATTENC_HOME", ""), ("XDG_CACHE_HOME", "nattenc"), ("HOME", ".cache/nattenc")] {
         let Some(value) = variable(name).filter(|v| !v.is_empty()) else { continue };
         let unusable = |why: &str| {
@@ -151,19 +155,35 @@ fn home_of(variable: &dyn Fn(&str) -> Option<OsString>) -> anyhow::Result<PathBu
             return Err(unusable("it is not an absolute path").into());
         }
         let home = if below.is_empty() { path.to_path_buf() } else { path.join(below) };
-        if !home.is_dir() {
-            fs::create_dir(&home).map_err(|e| {
-                let failure = unusable(&e.to_string());
-                Failure { class: class(&e), ..failure }
-            })?;
-        }
-        return Ok(home);
+        let own = home.clone();
+        return match bounded::within(patience, move |_| look_into(&own)) {
+            Some(Ok(())) => Ok(home),
+            Some(Err(e)) => Err(Failure { class: class(&e), ..unusable(&e.to_string()) }.into()),
+            None => Err(Failure::resource(format!(
+                "{name}: {}: the store gives no answer within {} s",
+                home.display(),
+                patience.as_secs_f64()
+            ))
+            .hint("check that its mount is alive, or set NATTENC_HOME to a directory on a disk that is")
+            .into()),
+        };
     }
     Err(Failure::config(
         "none of NATTENC_HOME, XDG_CACHE_HOME and HOME is set, so there is no place for the store",
     )
     .hint("set NATTENC_HOME to the absolute path of a directory")
     .into())
+}
+
+/// Makes the directory of the store if need be, and reads a little wherever a build will read in any case.
+fn look_into(home: &Path) -> anyhow::Result<()> {
+    if !home.is_dir() {
+        return fs::create_dir(home);
+    }
+    // What cannot be read is no concern of this: it only has to say so.
+    let _ = fs::beginning(&home.join("digests.json"), 1);
+    let _ = fs::list(&home.join("trees"));
+    Ok(())
 }
 
 /// NATTEN's source archive, unpacked; the root is `natten-<version>`.

@@ -822,9 +822,9 @@ fn the_store_lies_where_the_environment_says() {
     let base = dir.path().to_str().unwrap();
     fs::write(&dir.path().join("file"), b"").unwrap();
     let home = |variables: &[(&str, &str)]| {
-        home_of(&|name| {
-            variables.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v.replace("BASE", base)))
-        })
+        let value =
+            |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| v.replace("BASE", base));
+        home_of(&|name| value(name).map(OsString::from), Duration::from_secs(2))
     };
     for (variables, below) in [
         (&[("NATTENC_HOME", "BASE/a"), ("XDG_CACHE_HOME", "BASE/b"), ("HOME", "BASE/c")][..], "a"),
@@ -846,6 +846,10 @@ fn the_store_lies_where_the_environment_says() {
         assert_eq!(class(&error), Class::Config, "{error}");
         assert!(error.to_string().contains(message), "{error}");
     }
+    fs::pipe(&dir.path().join("dead/digests.json"));
+    let error = home(&[("NATTENC_HOME", "BASE/dead")]).unwrap_err();
+    assert_eq!(class(&error), Class::Resource, "{error}");
+    assert!(error.to_string().ends_with("/dead: the store gives no answer within 2 s"), "{error}");
 }
 
 #[test]

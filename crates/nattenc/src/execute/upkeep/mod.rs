@@ -12,7 +12,8 @@ mod told;
 pub use told::{Amount, Cleared, Damage, Evicted, Stats, Stuck, Verdict};
 
 use super::cache::{self, Action};
-use crate::failure::Failure;
+use crate::bounded::{self, Pulse};
+use crate::failure::{Class, Failure};
 use crate::fs;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +43,8 @@ struct File {
 pub struct Upkeep {
     home: PathBuf,
     root: PathBuf,
+    /// Beats for every file that was looked at, read or removed.
+    pulse: Pulse,
 }
 
 /// All files of a cache.
@@ -104,8 +107,9 @@ fn directory(path: &Path) -> anyhow::Result<bool> {
 
 impl Files {
     /// Adds the files of `dir`, a directory of two hexadecimal digits.
-    fn list(&mut self, kind: &str, dir: &Path) -> anyhow::Result<()> {
+    fn list(&mut self, kind: &str, dir: &Path, pulse: &Pulse) -> anyhow::Result<()> {
         for path in fs::list(dir)? {
+            pulse.beat();
             let temporary = name(&path).starts_with(".tmp-");
             let ours = temporary || (is_digest(name(&path)) && name(&path).starts_with(name(dir)));
             // One that went meanwhile is no concern.
@@ -134,8 +138,11 @@ impl Files {
     }
 
     /// Every action with what its record says, `None` where it cannot be read.
-    fn read_actions(&self) -> Vec<(&File, Option<Action>)> {
-        let read = |file: &File| serde_json::from_slice(&fs::read_if_exists(&file.path).ok()??).ok();
+    fn read_actions(&self, pulse: &Pulse) -> Vec<(&File, Option<Action>)> {
+        let read = |file: &File| {
+            pulse.beat();
+            serde_json::from_slice(&fs::read_if_exists(&file.path).ok()??).ok()
+        };
         self.actions.par_iter().map(|file| (file, read(file))).collect()
     }
 
@@ -155,7 +162,29 @@ impl Files {
 impl Upkeep {
     /// The cache of the store in `home`. One that is not there is an empty one.
     pub fn new(home: &Path) -> Self {
-        Upkeep { home: home.to_path_buf(), root: home.join(cache::DIR) }
+        Upkeep { home: home.to_path_buf(), root: home.join(cache::DIR), pulse: Pulse::default() }
+    }
+
+    /// Does `work` on the cache of the store in `home`. Fails, with class resource, where that gives no answer.
+    pub fn within<T: Send + 'static>(
+        home: &Path,
+        patience: Duration,
+        work: impl FnOnce(&Upkeep) -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let home = home.to_path_buf();
+        let root = home.join(cache::DIR);
+        let done = bounded::within(patience, move |pulse| {
+            work(&Upkeep { pulse: pulse.clone(), ..Upkeep::new(&home) })
+        });
+        done.unwrap_or_else(|| {
+            let seconds = patience.as_secs_f64();
+            Err(Failure::resource(format!(
+                "{}: the cache gives no answer within {seconds} s",
+                root.display()
+            ))
+            .hint("check that its mount is alive, or name another store with NATTENC_HOME")
+            .into())
+        })
     }
 
     fn files(&self) -> anyhow::Result<Files> {
@@ -173,7 +202,7 @@ impl Upkeep {
                     for dir in fs::list(&top)? {
                         let two = name(&dir).len() == 2 && name(&dir).bytes().all(|b| b.is_ascii_hexdigit());
                         match fs::entry(&dir)? {
-                            fs::Entry::Directory if two => files.list(kind, &dir)?,
+                            fs::Entry::Directory if two => files.list(kind, &dir, &self.pulse)?,
                             fs::Entry::Absent => {}
                             _ => files.foreign.push(dir),
                         }
@@ -189,7 +218,7 @@ impl Upkeep {
     pub fn stats(&self) -> anyhow::Result<Stats> {
         let files = self.files()?;
         let now = now();
-        let actions = files.read_actions();
+        let actions = files.read_actions(&self.pulse);
         let mut kinds: BTreeMap<String, Amount> = BTreeMap::new();
         let mut ages: BTreeMap<String, Amount> = BTreeMap::new();
         let sizes: BTreeMap<&str, u64> = files.blobs.iter().map(|b| (b.digest.as_str(), b.size)).collect();
@@ -244,19 +273,20 @@ impl Upkeep {
             .blobs
             .par_iter()
             .filter_map(|file| {
-                let why = match fs::read_if_exists(&file.path) {
+                self.pulse.beat();
+                let why = match fs::open_if_exists(&file.path) {
                     // It went meanwhile.
                     Ok(None) => return None,
-                    Ok(Some(packed)) => match cache::unpack(&packed, &file.digest) {
-                        Some(_) => return None,
-                        None => "its bytes are not those of its digest".to_owned(),
+                    Ok(Some(packed)) => match cache::unpack(packed, &file.digest, &mut std::io::sink()) {
+                        Ok(true) => return None,
+                        _ => "its bytes are not those of its digest".to_owned(),
                     },
                     Err(error) => error.to_string(),
                 };
                 Some(remove(file, why))
             })
             .collect();
-        for (file, action) in files.read_actions() {
+        for (file, action) in files.read_actions(&self.pulse) {
             if action.is_none() && fs::entry(&file.path)? != fs::Entry::Absent {
                 damaged.push(remove(file, "it is no record of a finished job".to_owned()));
             }
@@ -279,7 +309,7 @@ impl Upkeep {
         let lock = directory(&self.root)?.then(|| fs::try_lock(&self.root.join(cache::LOCK)));
         let building = matches!(lock, Some(Ok(None)));
         let now = now();
-        let mut done = Removal { now, spare: building, ..Removal::default() };
+        let mut done = Removal { now, spare: building, pulse: self.pulse.clone(), ..Removal::default() };
         let mut leftovers = Amount::default();
         for file in &files.temporary {
             if now - file.used > nanoseconds(LEFTOVER) && done.remove(file) {
@@ -314,9 +344,17 @@ impl Upkeep {
         })
     }
 
-    /// Removes all finished work. Refuses a directory that holds anything which no nattenc put there.
+    /// Removes all finished work. Refuses a directory that holds anything which no nattenc put there, and one that
+    /// a build uses, with class locked.
     pub fn clear(&self) -> anyhow::Result<Cleared> {
         let files = self.files()?;
+        let lock = directory(&self.root)?.then(|| fs::try_lock(&self.root.join(cache::LOCK)));
+        if matches!(lock, Some(Ok(None))) {
+            let what = format!("{}: a build is using it; nothing was removed", self.root.display());
+            return Err(Failure::new(Class::Locked, what)
+                .hint("wait for the build to end, or remove what it does not need with `nattenc cache gc --max-size 0`")
+                .into());
+        }
         if let Some(foreign) = files.foreign.first() {
             return Err(Failure::config(format!(
                 "{}: is no cache of nattenc's alone: {} is not its own; nothing was removed",
@@ -326,7 +364,7 @@ impl Upkeep {
             .hint("check NATTENC_HOME, or move that away")
             .into());
         }
-        let mut done = Removal::default();
+        let mut done = Removal { pulse: self.pulse.clone(), ..Removal::default() };
         let mut all = Amount::default();
         for file in files.actions.iter().chain(&files.blobs).chain(&files.temporary) {
             if done.remove(file) {
@@ -365,6 +403,7 @@ struct Removal {
     now: i128,
     /// Whether builds run, so that what was just of use stays.
     spare: bool,
+    pulse: Pulse,
     removed: BTreeSet<PathBuf>,
     spared: usize,
     stuck: Option<Stuck>,
@@ -372,6 +411,7 @@ struct Removal {
 
 impl Removal {
     fn remove(&mut self, file: &File) -> bool {
+        self.pulse.beat();
         match fs::remove_file(&file.path) {
             Ok(()) => {
                 self.removed.insert(file.path.clone());
@@ -388,6 +428,7 @@ impl Removal {
     /// Removes a file unless it was of use since it was listed, or a moment ago while builds run. Says whether
     /// it is gone.
     fn evict(&mut self, file: &File) -> bool {
+        self.pulse.beat();
         let used_since =
             || fs::stamp_if_exists(&file.path).ok().flatten().is_some_and(|stamp| stamp.mtime > file.used);
         if (self.spare && self.now - file.used < nanoseconds(GRACE)) || used_since() {

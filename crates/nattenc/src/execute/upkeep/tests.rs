@@ -122,6 +122,32 @@ fn while_builds_run_what_was_of_use_a_moment_ago_stays() {
 }
 
 #[test]
+fn nothing_is_cleared_that_a_build_uses() {
+    let bench = Bench::new();
+    let entry = bench.entry("cicc", b"old", 3);
+    let building = Cache::new(bench.home.path(), bench.home.path());
+    let error = bench.upkeep().clear().unwrap_err();
+    assert_eq!((class(&error), bench.there(&entry)), (Class::Locked, (true, true)), "{error}");
+    drop(building);
+    bench.upkeep().clear().unwrap();
+    assert_eq!(bench.there(&entry), (false, false));
+}
+
+#[test]
+fn cache_that_gives_no_answer_is_a_failure_that_names_it() {
+    let bench = Bench::new();
+    let (key, _) = bench.entry("cicc", b"x", 3);
+    fs::remove_file(&bench.at("ac", &key)).unwrap();
+    fs::pipe(&bench.at("ac", &key));
+    fs::remove_file(&bench.home.path().join("cache/lock")).unwrap();
+    fs::pipe(&bench.home.path().join("cache/lock"));
+    let clear = Upkeep::within(bench.home.path(), Duration::from_millis(200), Upkeep::clear);
+    let error = clear.unwrap_err();
+    assert_eq!(class(&error), Class::Resource);
+    assert!(error.to_string().ends_with("/cache: the cache gives no answer within 0.2 s"), "{error}");
+}
+
+#[test]
 fn leftovers_of_killed_builds_go_once_they_are_a_day_old() {
     let bench = Bench::new();
     let (_, blob) = bench.entry("cicc", b"x", 0);
