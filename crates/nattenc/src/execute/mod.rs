@@ -10,6 +10,7 @@ mod headers;
 pub mod history;
 mod keys;
 mod lost;
+mod overshoot;
 pub mod process;
 mod reproducer;
 mod sampling;
@@ -190,6 +191,8 @@ struct Coordinator<'a> {
     losses: BTreeMap<JobId, usize>,
     /// Jobs that run on bytes which are not those of their inputs any more.
     stale: BTreeSet<JobId>,
+    /// Jobs that were made to end since all that run held more memory than there is.
+    ended_early: BTreeSet<JobId>,
     /// Whether a wanted job reads what a job made, or it is one itself: its bytes are kept in the cache longer.
     kept: Vec<bool>,
     history: History,
@@ -244,6 +247,7 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
         lost: BTreeSet::new(),
         losses: BTreeMap::new(),
         stale: BTreeSet::new(),
+        ended_early: BTreeSet::new(),
         kept,
         history,
         keys: vec![String::new(); count],
@@ -393,7 +397,9 @@ impl Coordinator<'_> {
             self.estimate_end();
             if sampled.elapsed() >= sampling::PERIOD {
                 sampled = Instant::now();
-                highest = highest.max(sample(&mut running, groups));
+                let held = sample(&mut running, groups);
+                highest = highest.max(held);
+                self.end_one_too_many(held, &running, limits.memory, groups);
             }
             match done.recv_timeout(sampling::PERIOD) {
                 Ok((id, ended, peak)) => {
@@ -559,6 +565,7 @@ impl Coordinator<'_> {
 
     fn ended(&mut self, id: JobId, ended: Ended, live: &Live, interrupted: bool) -> anyhow::Result<()> {
         let job = &self.graph.jobs()[id];
+        let early = self.ended_early.remove(&id);
         match ended {
             _ if self.stale.remove(&id) && !interrupted => {
                 self.setting.reporter.finished(job, Outcome::Again);
@@ -600,6 +607,10 @@ impl Coordinator<'_> {
                 self.states[id] = State::Failed;
                 Ok(())
             }
+            Ended::Died { peak_memory, .. } if early => {
+                self.again_alone(id, peak_memory);
+                Ok(())
+            }
             Ended::Died { signal, peak_memory, .. } if self.second_tries.insert(id) => {
                 let what =
                     if signal == work::SIGKILL { "was killed, most likely for memory," } else { "crashed" };
@@ -609,11 +620,7 @@ impl Coordinator<'_> {
                     job.label,
                     peak_memory >> 20
                 ));
-                self.setting.reporter.finished(job, Outcome::Again);
-                self.eta.back(id);
-                self.predicted[id].memory = self.predicted[id].memory.max(peak_memory) * 2;
-                self.profiles[id] = Profile::FLAT;
-                self.states[id] = State::Ready;
+                self.again_alone(id, peak_memory);
                 Ok(())
             }
             Ended::Failed(error) | Ended::Died { error, .. } => {
@@ -623,6 +630,15 @@ impl Coordinator<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Lets a job run once more, with nothing beside it.
+    fn again_alone(&mut self, id: JobId, peak_memory: u64) {
+        self.setting.reporter.finished(&self.graph.jobs()[id], Outcome::Again);
+        self.eta.back(id);
+        self.predicted[id].memory = self.predicted[id].memory.max(peak_memory) * 2;
+        self.profiles[id] = Profile::FLAT;
+        self.states[id] = State::Ready;
     }
 
     /// Called once all inputs of a job are known: a hit is done at once, a miss is ready.

@@ -506,6 +506,28 @@ fn job_starts_beside_one_whose_peak_is_over() {
 }
 
 #[test]
+fn job_far_above_its_prediction_is_ended_and_runs_again_alone() {
+    let bench = Bench { memory: 150 << 20, ..Bench::new() };
+    let mut graph = Graph::default();
+    // Goes on until the other's first try, which takes more than there is beside it, is over.
+    let steady = "x=$(head -c 40000000 /dev/zero | tr '\\0' x); i=0; until [ -e ../big ]; do sleep 0.1; done\n\
+                  while kill -0 $(cat ../big); do i=$((i + 1)); [ $i -lt 300 ] || exit 4; sleep 0.1; done; echo x >steady";
+    let big = "echo x >>../tries; [ $(wc -l <../tries) = 1 ] || { echo x >big; exit; }\n\
+               echo $$ >../big.part; mv ../big.part ../big; x=$(head -c 200000000 /dev/zero | tr '\\0' x); sleep 60";
+    graph.add(Job {
+        estimate: Cost { cpu: 9.0, memory: 100 << 20 },
+        ..sh("steady", steady, vec![], "steady")
+    });
+    graph.add(Job { estimate: Cost { cpu: 1.0, memory: 30 << 20 }, ..sh("big", big, vec![], "big") });
+    let built = bench.run(&graph).unwrap();
+    assert_eq!(ran(&built), ["steady", "big"]);
+    let warnings = bench.reporter.warnings.lock().unwrap().join("\n");
+    assert!(warnings.contains("cicc big: holds") && warnings.contains("runs again, alone"), "{warnings}");
+    let tries = crate::fs::read(&bench.home.path().join("a/scratch/tries")).unwrap();
+    assert_eq!(tries, b"x\nx\n");
+}
+
+#[test]
 fn history_replaces_estimates() {
     let bench = Bench { memory: 1 << 30, ..Bench::new() };
     let graph = sized(&[4096, 4096]);
