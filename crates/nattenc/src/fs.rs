@@ -82,7 +82,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     write_with(path, |file| file.write_all(bytes).map(|()| true)).map(|_| ())
 }
 
-/// As [`write`], what `fill` writes; nothing where `fill` says that it is not to be kept. Says whether it was.
+/// As [`write()`], what `fill` writes; nothing where `fill` says that it is not to be kept. Says whether it was.
 pub fn write_with(
     path: &Path,
     fill: impl FnOnce(&mut File) -> std::io::Result<bool>,

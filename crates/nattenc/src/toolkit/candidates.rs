@@ -32,7 +32,7 @@ pub struct Request<'a> {
     pub variants: &'a [Variant],
     /// The environment.
     pub surroundings: &'a Surroundings,
-    /// The provider `wheels` or `redist` of the variant: fetches in [`locate`], only looks in [`candidates`].
+    /// The provider `wheels` or `redist` of the variant: fetches in [`locate`], only looks where `nattenc doctor` asks.
     pub supply: &'a dyn Fn(Provider) -> anyhow::Result<Supplied>,
     /// How files are hashed.
     pub digests: &'a dyn Digests,
