@@ -12,7 +12,7 @@ use crate::graph::Tree;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The kind of the entries that hold names of headers.
+/// The kind of the entries behind the two keys, so that no job is counted twice.
 pub(super) const KIND: &str = "headers";
 
 /// Digests of what trees hold, each computed once in a run and only where a first key was a miss.
@@ -34,7 +34,7 @@ impl Headers {
         self.names.entry(directory.to_owned()).or_insert_with(names).clone()
     }
 
-    /// The action of a job that reads the same headers with the same content, if `names` leads to one.
+    /// The action of a job that reads the same headers with the same content, if `names` leads to one; of [`KIND`].
     pub(super) fn action(&mut self, names: &str, cache: &Cache, trees: &Trees) -> Option<Action> {
         let list = cache.get(cache.action(names)?.outputs.first()?)?;
         cache.action(&self.with_contents(names, &list, trees)?)
@@ -52,7 +52,7 @@ impl Headers {
         let list = read.join("\n").into_bytes();
         let Some(contents) = self.with_contents(names, &list, trees) else { return Ok(()) };
         let blob = cache.put(&list)?;
-        cache.put_action(&contents, action)?;
+        cache.put_action(&contents, &Action { kind: KIND.to_owned(), ..action.clone() })?;
         cache.put_action(names, &of(blob))
     }
 

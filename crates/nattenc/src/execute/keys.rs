@@ -17,7 +17,9 @@ impl Coordinator<'_> {
             return Ok(Some(action));
         }
         let Some(names) = self.key_of_names(id)? else { return Ok(None) };
+        let kind = self.graph.jobs()[id].kind.word().to_owned();
         let found = self.headers.action(&names, cache, trees).filter(|action| self.is_of(id, action));
+        let found = found.map(|action| Action { kind, ..action });
         if let Some(action) = &found {
             // Found by its first key from now on. That it cannot be written is told when a job ends.
             let _ = cache.put_action(&self.keys[id], action);
