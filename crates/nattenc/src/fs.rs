@@ -406,16 +406,36 @@ pub fn real_path(path: &Path) -> anyhow::Result<PathBuf> {
 
 /// The SHA-256 of a file, lowercase hex.
 pub fn sha256(path: &Path) -> anyhow::Result<String> {
+    match pass(&mut open(path)?, &mut std::io::sink()) {
+        Ok((digest, _)) => Ok(digest),
+        Err(Side::Reading(e) | Side::Writing(e)) => Err(failed("read", path, &e)),
+    }
+}
+
+/// The side on which [`pass`] failed.
+#[derive(Debug)]
+pub enum Side {
+    /// What is read.
+    Reading(std::io::Error),
+    /// What is written.
+    Writing(std::io::Error),
+}
+
+/// Writes all of `from` to `to`, a chunk at a time; the SHA-256 of it, lowercase hex, and its size.
+pub fn pass(from: &mut dyn Read, to: &mut dyn Write) -> Result<(String, u64), Side> {
     use sha2::Digest;
-    let mut file = open(path)?;
     let mut hasher = sha2::Sha256::new();
-    let mut buffer = vec![0u8; 1 << 18];
+    let mut buffer = vec![0; CHUNK];
+    let mut size = 0;
     loop {
-        let n = file.read(&mut buffer).map_err(|e| failed("read", path, &e))?;
-        if n == 0 {
-            return Ok(hex(&hasher.finalize()));
+        match from.read(&mut buffer).map_err(Side::Reading)? {
+            0 => return Ok((hex(&hasher.finalize()), size)),
+            n => {
+                hasher.update(&buffer[..n]);
+                to.write_all(&buffer[..n]).map_err(Side::Writing)?;
+                size += n as u64;
+            }
         }
-        hasher.update(&buffer[..n]);
     }
 }
 

@@ -290,7 +290,8 @@ pub fn build(
             static_runtime: matches!(toolkit.cudart, Cudart::Static(_)),
             compression: compile::compression(toolkit.release).join(" "),
         };
-        let libraries = (built.wanted_blobs.clone(), std::mem::take(&mut built.wanted));
+        let blobs = wanted.iter().filter_map(|job| built.outputs[*job].first().cloned()).collect();
+        let libraries = (blobs, std::mem::take(&mut built.wanted));
         let place = Place { dist: &dist, build_dir: &build_dir };
         pack(&plan, &facts, &place, Inside { libraries, toolkit, sources: &sources.root }, digests, reporter)?
     };

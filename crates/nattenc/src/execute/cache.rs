@@ -214,14 +214,27 @@ impl Cache {
 
     /// The finished action of this key, if its record can be read. The bytes of its outputs may be gone.
     pub fn action(&self, key: &str) -> Option<Action> {
+        self.actions(vec![key.to_owned()]).pop().flatten()
+    }
+
+    /// As [`Cache::action`], of each key: one way to the thread that reads and back for all.
+    pub fn actions(&self, keys: Vec<String>) -> Vec<Option<Action>> {
         let read = |root: &Path, key: &str| {
             let path = place(root, "ac", key);
             let action: Action = serde_json::from_slice(&fs::read_if_exists(&path).ok()??).ok()?;
             fs::note_use(&path, USE);
             Some(action)
         };
-        let own = key.to_owned();
-        self.in_store(move |root, _| read(root, &own)).flatten().or_else(|| read(&self.roots[1], key))
+        let own = keys.clone();
+        let found = self.in_store(move |root, pulse| {
+            let each = own.iter().map(|key| {
+                pulse.beat();
+                read(root, key)
+            });
+            each.collect::<Vec<_>>()
+        });
+        let found = found.unwrap_or_else(|| vec![None; keys.len()]);
+        found.into_iter().zip(&keys).map(|(found, key)| found.or_else(|| read(&self.roots[1], key))).collect()
     }
 
     /// Records a finished action.
@@ -302,40 +315,21 @@ pub(super) fn place(root: &Path, kind: &str, digest: &str) -> PathBuf {
 
 /// Packs all of `from` into `to`, in one pass.
 fn pack(from: &mut dyn Read, to: File) -> anyhow::Result<(Blob, File)> {
-    use sha2::Digest;
     let mut encoder = zstd::Encoder::new(to, 1)?;
-    let mut hasher = sha2::Sha256::new();
-    let mut buffer = vec![0; fs::CHUNK];
-    let mut size = 0;
-    loop {
-        match from.read(&mut buffer)? {
-            0 => break,
-            n => {
-                hasher.update(&buffer[..n]);
-                encoder.write_all(&buffer[..n])?;
-                size += n as u64;
-            }
-        }
+    match fs::pass(from, &mut encoder) {
+        Ok((sha256, size)) => Ok((Blob { sha256, size }, encoder.finish()?)),
+        Err(fs::Side::Reading(error) | fs::Side::Writing(error)) => Err(error.into()),
     }
-    Ok((Blob { sha256: fs::hex(&hasher.finalize()), size }, encoder.finish()?))
 }
 
 /// Unpacks a file of `cas/` into `to`, and says whether its bytes are those of this digest. Fails only where `to`
 /// cannot be written.
 pub(super) fn unpack(packed: impl Read, sha256: &str, to: &mut dyn Write) -> std::io::Result<bool> {
-    use sha2::Digest;
     let Ok(mut decoder) = zstd::Decoder::new(packed) else { return Ok(false) };
-    let mut hasher = sha2::Sha256::new();
-    let mut buffer = vec![0; fs::CHUNK];
-    loop {
-        match decoder.read(&mut buffer) {
-            Ok(0) => return Ok(fs::hex(&hasher.finalize()) == sha256),
-            Ok(n) => {
-                hasher.update(&buffer[..n]);
-                to.write_all(&buffer[..n])?;
-            }
-            Err(_) => return Ok(false),
-        }
+    match fs::pass(&mut decoder, to) {
+        Ok((digest, _)) => Ok(digest == sha256),
+        Err(fs::Side::Reading(_)) => Ok(false),
+        Err(fs::Side::Writing(error)) => Err(error),
     }
 }
 

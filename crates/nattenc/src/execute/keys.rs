@@ -7,13 +7,14 @@ use crate::graph::{JobId, Source, Tree};
 use std::path::Path;
 
 impl Coordinator<'_> {
-    /// The action of a job whose inputs are known, if the cache has it and its bytes are not what is missing.
-    pub(super) fn known(&mut self, id: JobId) -> anyhow::Result<Option<Action>> {
+    /// The action of a job whose inputs are known, if the cache has it and its bytes are not what is missing; `first` is
+    /// what it has under the job's first key.
+    pub(super) fn known(&mut self, id: JobId, first: Option<Action>) -> anyhow::Result<Option<Action>> {
         if self.lost.contains(&id) {
             return Ok(None);
         }
         let Setting { cache, trees, .. } = self.setting;
-        if let Some(action) = cache.action(&self.keys[id]).filter(|action| self.is_of(id, action)) {
+        if let Some(action) = first.filter(|action| self.is_of(id, action)) {
             return Ok(Some(action));
         }
         let Some(names) = self.key_of_names(id)? else { return Ok(None) };

@@ -127,9 +127,7 @@ pub struct Record {
 pub struct Built {
     /// Per job, its outputs.
     pub outputs: Vec<Vec<Blob>>,
-    /// The first output of each wanted job.
-    pub wanted_blobs: Vec<Blob>,
-    /// The bytes of each, none where [`Setting::has`] said that the caller has them.
+    /// The bytes of the first output of each wanted job, none where [`Setting::has`] said that the caller has them.
     pub wanted: Vec<Vec<u8>>,
     /// Per job, the key of its action.
     pub keys: Vec<String>,
@@ -260,7 +258,7 @@ pub fn run(graph: &Graph, wanted: &[JobId], setting: &Setting<'_>, limits: Limit
         setting.reporter.warning(&format!("what jobs cost is not remembered: {error}"));
     }
     let (peak_memory, bytes) = ran?;
-    coordinator.finish(peak_memory, wanted, bytes)
+    coordinator.finish(peak_memory, bytes)
 }
 
 fn producer(input: &crate::graph::Input) -> Option<JobId> {
@@ -313,11 +311,8 @@ impl Coordinator<'_> {
     }
 
     fn run(&mut self, limits: Limits) -> anyhow::Result<u64> {
-        for id in 0..self.states.len() {
-            if self.states[id] == State::Waiting(BTreeSet::new()) {
-                self.inputs_known(id)?;
-            }
-        }
+        let waiting = |id: &JobId| self.states[*id] == State::Waiting(BTreeSet::new());
+        self.inputs_known((0..self.states.len()).filter(waiting).collect())?;
         let barred: Vec<JobId> =
             self.ready().filter(|id| !(self.setting.may_run)(&self.graph.jobs()[*id])).collect();
         if let Some(first) = barred.first() {
@@ -571,7 +566,7 @@ impl Coordinator<'_> {
                 self.setting.reporter.finished(job, Outcome::Again);
                 self.eta.back(id);
                 self.states[id] = State::Waiting(self.unmade(id));
-                if self.unmade(id).is_empty() { self.inputs_known(id) } else { Ok(()) }
+                if self.unmade(id).is_empty() { self.inputs_known(vec![id]) } else { Ok(()) }
             }
             Ended::Done { action, read } => {
                 if self.lost.remove(&id) && self.outputs[id] != action.outputs {
@@ -591,7 +586,8 @@ impl Coordinator<'_> {
                 let profile = Profile::of(&live.samples, action.cpu, memory);
                 self.history.record(job, Cost { cpu: action.cpu, memory }, profile, bytes);
                 self.history.save_now_and_then();
-                self.done(id, &action, How::Ran)
+                let known = self.done(id, &action, How::Ran);
+                self.inputs_known(known)
             }
             Ended::Lost(producer) => {
                 if self.states[producer] == State::Done {
@@ -641,26 +637,37 @@ impl Coordinator<'_> {
         self.states[id] = State::Ready;
     }
 
-    /// Called once all inputs of a job are known: a hit is done at once, a miss is ready.
-    fn inputs_known(&mut self, id: JobId) -> anyhow::Result<()> {
-        self.keys[id] = self.key(id)?;
-        match self.known(id)? {
-            Some(action) => {
+    /// Called once all inputs of these jobs are known: a hit is done at once, a miss is ready. So on with those whose
+    /// inputs are known by that.
+    fn inputs_known(&mut self, mut ids: Vec<JobId>) -> anyhow::Result<()> {
+        while !ids.is_empty() {
+            let mut keys = Vec::with_capacity(ids.len());
+            for id in &ids {
+                self.keys[*id] = self.key(*id)?;
+                keys.push(self.keys[*id].clone());
+            }
+            let records = self.setting.cache.actions(keys);
+            let (mut next, mut kept) = (Vec::new(), Vec::new());
+            for (id, record) in ids.into_iter().zip(records) {
+                let Some(action) = self.known(id, record)? else {
+                    self.states[id] = State::Ready;
+                    continue;
+                };
                 self.eta.settled(id);
                 if self.kept[id] {
-                    self.setting.cache.keep(&action.outputs);
+                    kept.extend(action.outputs.iter().cloned());
                 }
                 self.setting.reporter.finished(&self.graph.jobs()[id], Outcome::Cached);
-                self.done(id, &action, How::Cached)
+                next.extend(self.done(id, &action, How::Cached));
             }
-            None => {
-                self.states[id] = State::Ready;
-                Ok(())
-            }
+            self.setting.cache.keep(&kept);
+            ids = next;
         }
+        Ok(())
     }
 
-    fn done(&mut self, id: JobId, action: &Action, how: How) -> anyhow::Result<()> {
+    /// Notes what a job made. Returns the jobs whose inputs are known by that.
+    fn done(&mut self, id: JobId, action: &Action, how: How) -> Vec<JobId> {
         let job = &self.graph.jobs()[id];
         self.states[id] = State::Done;
         self.outputs[id].clone_from(&action.outputs);
@@ -672,19 +679,19 @@ impl Coordinator<'_> {
             wall: action.wall,
             peak_memory: action.peak_memory,
         });
-        for user in self.users[id].clone() {
-            let now_known = match &mut self.states[user] {
-                State::Waiting(needs) => needs.remove(&id) && needs.is_empty(),
-                _ => false,
-            };
-            if now_known {
-                self.inputs_known(user)?;
+        let mut known = Vec::new();
+        for user in &self.users[id] {
+            if let State::Waiting(needs) = &mut self.states[*user]
+                && needs.remove(&id)
+                && needs.is_empty()
+            {
+                known.push(*user);
             }
         }
-        Ok(())
+        known
     }
 
-    fn finish(mut self, peak_memory: u64, wanted: &[JobId], bytes: Vec<Vec<u8>>) -> anyhow::Result<Built> {
+    fn finish(mut self, peak_memory: u64, wanted: Vec<Vec<u8>>) -> anyhow::Result<Built> {
         if !self.failures.is_empty() {
             return Err(self.failure());
         }
@@ -693,15 +700,7 @@ impl Coordinator<'_> {
             records
                 .push(record.ok_or_else(|| anyhow::anyhow!("{} never ran, and nothing failed", job.label))?);
         }
-        let wanted_blobs = self.first_outputs(wanted);
-        Ok(Built {
-            outputs: self.outputs,
-            wanted_blobs,
-            wanted: bytes,
-            keys: self.keys,
-            records,
-            peak_memory,
-        })
+        Ok(Built { outputs: self.outputs, wanted, keys: self.keys, records, peak_memory })
     }
 
     /// The failure that the run ends on.

@@ -187,6 +187,17 @@ impl Upkeep {
         })
     }
 
+    /// Keeps builds that start now from holding a share of the lock, and says whether one holds it already. Where there
+    /// is no lock to be had, in a cache that cannot be written, none does.
+    fn lock(&self) -> anyhow::Result<(Option<fs::FileLock>, bool)> {
+        if !directory(&self.root)? {
+            return Ok((None, false));
+        }
+        let lock = fs::try_lock(&self.root.join(cache::LOCK));
+        let building = matches!(lock, Ok(None));
+        Ok((lock.ok().flatten(), building))
+    }
+
     fn files(&self) -> anyhow::Result<Files> {
         let mut files = Files::default();
         if !directory(&self.root)? {
@@ -305,9 +316,7 @@ impl Upkeep {
     /// the same hour the largest first, until the rest is small enough.
     pub fn evict(&self, bounds: Bounds) -> anyhow::Result<Evicted> {
         let mut files = self.files()?;
-        // Where there is no lock to be had, in a cache that cannot be written, no build holds a share of it.
-        let lock = directory(&self.root)?.then(|| fs::try_lock(&self.root.join(cache::LOCK)));
-        let building = matches!(lock, Some(Ok(None)));
+        let (_lock, building) = self.lock()?;
         let now = now();
         let mut done = Removal { now, spare: building, pulse: self.pulse.clone(), ..Removal::default() };
         let mut leftovers = Amount::default();
@@ -348,11 +357,11 @@ impl Upkeep {
     /// a build uses, with class locked.
     pub fn clear(&self) -> anyhow::Result<Cleared> {
         let files = self.files()?;
-        let lock = directory(&self.root)?.then(|| fs::try_lock(&self.root.join(cache::LOCK)));
-        if matches!(lock, Some(Ok(None))) {
+        let (_lock, building) = self.lock()?;
+        if building {
             let what = format!("{}: a build is using it; nothing was removed", self.root.display());
             return Err(Failure::new(Class::Locked, what)
-                .hint("wait for the build to end, or remove what it does not need with `nattenc cache gc --max-size 0`")
+                .hint("wait for the build to end, or remove what it does not need with `nattenc cache gc --max-size 0M`")
                 .into());
         }
         if let Some(foreign) = files.foreign.first() {
